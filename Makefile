@@ -1,0 +1,34 @@
+# make demo   train on handwritten digits, judge, write the report
+# make test   run the tests
+# make check  format, lint, types and tests
+# Each first makes a virtual environment in .venv, once.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: demo test check format clean
+
+demo: $(READY)
+	$(BIN)/varcon demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+format: $(READY)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,benchmarks]'
+	touch $@
+
+clean:
+	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

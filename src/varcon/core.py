@@ -1,0 +1,117 @@
+"""The types that every room of the house shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from varcon.evaluate.frozen import FrozenEncoder
+
+
+class InputError(ValueError):
+    """The user's input cannot be used; the message names the cause and the cure."""
+
+
+class RunError(RuntimeError):
+    """A run that began well has failed; the message names the cause and the cure."""
+
+
+@dataclass
+class Split:
+    """Labelled images, held whole in memory."""
+
+    images: Tensor  # [N, 3, H, W] uint8
+    labels: Tensor  # [N] int64
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: Any) -> Split:
+        return Split(self.images.to(device), self.labels.to(device))
+
+
+@dataclass
+class Data:
+    train: Split
+    test: Split
+    classes: list[str]
+    mean: tuple[float, float, float]  # per channel, of images scaled to [0, 1]
+    std: tuple[float, float, float]
+
+    @property
+    def image_size(self) -> int:
+        return self.train.images.shape[-1]
+
+
+@dataclass
+class Batch:
+    views: list[Tensor]  # each [N, 3, H, W]; small crops last
+    labels: Tensor  # [N]
+    indices: Tensor  # [N] position in the data set, for per-sample statistics
+
+
+@dataclass
+class StepOutput:
+    loss: Tensor
+    metrics: dict[str, Tensor]  # scalars, detached
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands: `step` optimiser steps are done out of `total_steps`."""
+
+    step: int
+    total_steps: int
+    steps_per_epoch: int
+
+    @property
+    def epoch(self) -> int:
+        return self.step // self.steps_per_epoch
+
+    @property
+    def fraction(self) -> float:
+        return self.step / self.total_steps
+
+
+class Method(nn.Module):
+    """A way to train an encoder: wiring between an encoder, heads and a loss."""
+
+    Settings: ClassVar[type]
+    uses_labels: ClassVar[bool]
+    encoder: nn.Module  # what survives training
+
+    def __init__(self, encoder: nn.Module, settings: Any, num_classes: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.settings = settings
+
+    def forward(self, batch: Batch) -> StepOutput:
+        raise TypeError(f"{type(self).__name__} does not define forward")
+
+    def before_step(self, progress: Progress) -> None:
+        """Called before each step, for example to freeze prototypes for the first epoch."""
+
+    def after_step(self, progress: Progress) -> None:
+        """Called after each optimiser step, for example to move a teacher or clamp a parameter."""
+
+    def learning_rate_scale(self, parameter_name: str) -> float:
+        """A factor on the learning rate of one parameter."""
+        return 1.0
+
+
+@dataclass
+class Findings:
+    """What an evaluation found: numbers to quote and arrays to draw."""
+
+    scores: dict[str, float]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+class Evaluation(Protocol):
+    """A frozen settings dataclass with a call."""
+
+    def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings: ...

@@ -1,0 +1,125 @@
+"""Residual networks with torchvision's parameter names, so that weights load both ways."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+Stem = Literal["small", "imagenet"]
+
+
+def convolution(channels_in: int, channels_out: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(channels_in, channels_out, kernel, stride, padding=kernel // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    expansion = 1
+
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = convolution(channels_in, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = convolution(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(channels_in, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    expansion = 4
+
+    def __init__(self, channels_in: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = convolution(channels_in, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = convolution(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = convolution(width, width * self.expansion, 1)
+        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = shortcut(channels_in, width * self.expansion, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential | None:
+    if stride == 1 and channels_in == channels_out:
+        return None
+    return nn.Sequential(
+        convolution(channels_in, channels_out, 1, stride),
+        nn.BatchNorm2d(channels_out),
+    )
+
+
+class ResNet(nn.Module):
+    """Images [N, 3, H, W] to pooled features [N, features].
+
+    The small stem is one 3x3 convolution of stride 1, for images of 32 to 64 pixels; the imagenet stem a
+    7x7 convolution of stride 2 and a pooling, which is what fits into memory at 224.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: tuple[int, ...],
+        stem: Stem = "small",
+        width: int = 64,
+    ) -> None:
+        super().__init__()
+        if stem == "small":
+            self.conv1 = convolution(3, width, 3)
+            self.maxpool: nn.Module = nn.Identity()
+        else:
+            self.conv1 = convolution(3, width, 7, 2)
+            self.maxpool = nn.MaxPool2d(3, 2, padding=1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        channels = width
+        for number, depth in enumerate(depths):
+            blocks = []
+            for position in range(depth):
+                stride = 2 if number > 0 and position == 0 else 1
+                blocks.append(block(channels, width * 2**number, stride))
+                channels = width * 2**number * block.expansion
+            self.add_module(f"layer{number + 1}", nn.Sequential(*blocks))
+        self.stages = len(depths)
+        self.features = channels
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        for number in range(self.stages):
+            x = self.get_submodule(f"layer{number + 1}")(x)
+        return x.mean(dim=(2, 3))
+
+
+def resnet18(stem: Stem) -> ResNet:
+    return ResNet(BasicBlock, (2, 2, 2, 2), stem)
+
+
+def resnet34(stem: Stem) -> ResNet:
+    return ResNet(BasicBlock, (3, 4, 6, 3), stem)
+
+
+def resnet50(stem: Stem) -> ResNet:
+    return ResNet(Bottleneck, (3, 4, 6, 3), stem)
+
+
+def resnet101(stem: Stem) -> ResNet:
+    return ResNet(Bottleneck, (3, 4, 23, 3), stem)
+
+
+def resnet200(stem: Stem) -> ResNet:
+    return ResNet(Bottleneck, (3, 24, 36, 3), stem)

@@ -1,0 +1,97 @@
+"""The only importer of torch.distributed; in one process each function here is the identity."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def active() -> bool:
+    return dist.is_available() and dist.is_initialized()
+
+
+def world_size() -> int:
+    return dist.get_world_size() if active() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if active() else 0
+
+
+def is_main() -> bool:
+    return rank() == 0
+
+
+def sum_over_processes(tensor: Tensor) -> Tensor:
+    """The sum of every process's tensor. No gradient flows through it."""
+    if active():
+        tensor = tensor.contiguous()
+        dist.all_reduce(tensor)
+    return tensor
+
+
+def union_over_processes(values: Tensor) -> Tensor:
+    """The sorted distinct values that any process holds."""
+    values = values.unique()
+    if not active():
+        return values
+    parts: list[list[int]] = [[] for _ in range(world_size())]
+    dist.all_gather_object(parts, values.tolist())
+    return torch.tensor(sorted({value for part in parts for value in part}), device=values.device)
+
+
+def gather(tensor: Tensor) -> list[Tensor]:
+    """One process's tensor after another, on the CPU; the shapes are equal."""
+    if not active():
+        return [tensor]
+    parts: list[Tensor] = [torch.empty(0)] * world_size()
+    dist.all_gather_object(parts, tensor.cpu())
+    return parts
+
+
+def any_process(flag: bool, device: torch.device) -> bool:
+    """Whether the flag is set in any process."""
+    if not active():
+        return flag
+    return bool(sum_over_processes(torch.tensor([float(flag)], device=device)).item())
+
+
+def barrier() -> None:
+    if active():
+        dist.barrier()
+
+
+def synchronised(method: nn.Module, device: torch.device) -> nn.Module:
+    """The method with its gradients averaged over the processes."""
+    if not active():
+        return method
+    return nn.parallel.DistributedDataParallel(
+        method, device_ids=[device.index] if device.type == "cuda" else None
+    )
+
+
+@contextmanager
+def process_group(device: str) -> Iterator[torch.device]:
+    """Joins torchrun's processes for the duration of a run and gives this process its device.
+
+    Outside torchrun, or where the caller has joined already, it only names the device.
+    """
+    started = "RANK" in os.environ and "WORLD_SIZE" in os.environ and not active()
+    kind = torch.device(device)
+    if kind.type == "cuda" and kind.index is None:
+        kind = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if kind.type == "cuda":
+        torch.cuda.set_device(kind)
+    if started:
+        dist.init_process_group("nccl" if kind.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+    try:
+        yield kind
+    finally:
+        if started:
+            dist.destroy_process_group()

@@ -1,0 +1,125 @@
+"""The VarCon loss: KL(q || p) - log p_r, in closed form and with its gradient by hand.
+
+With p the softmax of an embedding z against the class references w and r its class:
+
+    l = log p_r,  P = p_r,  tau2 = (tau1 - eps) + 2 eps P,  a = 1 / tau2
+    q_r = Q = e^a / D,  q_k = u = 1 / D  for the C - 1 other classes,  D = C - 1 + e^a
+    KL = Q a - log D - Q l - u T,   T = sum of log p_k over the other classes
+
+The references are constants, so one attention pass (softmax mean and log-sum-exp over the other
+classes) holds all that value and gradient need; nothing of size [samples x classes] is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from varcon.kernels.class_attention import attend_other_classes
+
+
+class Terms(NamedTuple):
+    """What the loss is made of, sample by sample; no gradient flows through these."""
+
+    kl: Tensor  # KL(q || p)
+    nll: Tensor  # -log p_r
+    confidence: Tensor  # p_r
+    tau2: Tensor  # confidence-adaptive temperature, Eq. 13
+    target: Tensor  # q_r
+
+
+def class_sums(embeddings: Tensor, labels: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
+    """The sum of the embeddings of each class [C, d] and how many there are [C]."""
+    sums = embeddings.new_zeros(num_classes, embeddings.shape[1])
+    counts = embeddings.new_zeros(num_classes)
+    sums.index_add_(0, labels, embeddings)
+    counts.index_add_(0, labels, torch.ones_like(embeddings[:, 0]))
+    return sums, counts
+
+
+def leave_one_out(
+    embeddings: Tensor, labels: Tensor, sums: Tensor, counts: Tensor, references: Tensor
+) -> Tensor:
+    """Each sample's class reference without the sample itself; a class of one keeps its reference."""
+    without = F.normalize(sums[labels] - embeddings, dim=1)
+    alone = counts[labels] < 2
+    return torch.where(alone[:, None], references[labels], without)
+
+
+def varcon_loss(
+    embeddings: Tensor,
+    labels: Tensor,
+    references: Tensor,
+    present: Tensor,
+    epsilon: Tensor,
+    temperature: float,
+    own: Tensor | None = None,
+) -> tuple[Tensor, Terms]:
+    """The loss of each sample [N] and its terms.
+
+    `embeddings` [N, d] are unit vectors, `references` [C, d] the class references, of which those
+    in the mask `present` [C] count. `own` [N, d] replaces each sample's reference of its own class.
+    The gradient reaches `embeddings` and `epsilon`.
+    """
+    own = references[labels] if own is None else own
+    loss, *terms = _VarConLoss.apply(
+        embeddings, epsilon, labels, references.detach(), present, own.detach(), temperature
+    )
+    return loss, Terms(*terms)
+
+
+class _VarConLoss(torch.autograd.Function):
+    """Forward computes the gradient too: it costs O(N d) once the attention pass is done."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        epsilon: Tensor,
+        labels: Tensor,
+        references: Tensor,
+        present: Tensor,
+        own: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, ...]:
+        others_mean, others_sum = attend_other_classes(z, references, present, labels, temperature)
+        masked = references * present[:, None]
+        others_total = masked.sum(0) - masked[labels]  # [N, d]
+        others = present.sum().to(z.dtype) - 1  # C - 1
+
+        own_score = (z * own).sum(1) / temperature
+        gap = others_sum - own_score
+        log_p = -torch.logaddexp(torch.zeros_like(gap), gap)  # log p_r, exact also when p_r is near 1
+        p = log_p.exp()
+        others_log_p = (z * others_total).sum(1) / temperature - others * (own_score - log_p)  # T
+
+        tau2 = (temperature - epsilon) + 2 * epsilon * p
+        a = 1 / tau2
+        log_d = torch.logaddexp(others.log(), a)  # e^a alone overflows half precision
+        q = (a - log_d).exp()
+        u = (-log_d).exp()
+        kl = q * a - log_d - q * log_p - u * others_log_p
+        loss = kl - log_p
+
+        # 1 - Q is others * u: exact where Q rounds to 1.
+        by_a = q * u * (others * (a - log_p) + others_log_p)
+        by_log_p = -q - 1 - 2 * epsilon * p * a.square() * by_a
+        toward_own = gap.sigmoid()[:, None] * (own - others_mean)  # w_r - m, with m = sum_k p_k w_k
+        mean = own - toward_own
+        by_z = by_log_p[:, None] * toward_own - u[:, None] * (others_total - others * mean)
+        by_epsilon = -a.square() * (2 * p - 1) * by_a
+        ctx.save_for_backward(by_z / temperature, by_epsilon)
+
+        terms = (kl, -log_p, p, tau2, q)
+        ctx.mark_non_differentiable(*terms)
+        return (loss, *terms)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        by_z, by_epsilon = ctx.saved_tensors
+        return by_loss[:, None] * by_z, (by_loss * by_epsilon).sum(), None, None, None, None, None

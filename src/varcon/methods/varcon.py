@@ -1,0 +1,59 @@
+"""VarCon: every view against the class references of its batch (Wang et al., NeurIPS 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from varcon.core import Batch, Method, Progress, StepOutput
+from varcon.layers import Classes, ProjectionHead, References, VarConLoss
+
+
+@dataclass(frozen=True)
+class VarConSettings:
+    temperature: float = 0.1  # tau1, of the class posterior p
+    epsilon: float = 0.02  # half the range of the adaptive temperature tau2, Eq. 13
+    learn_epsilon: bool = True
+    epsilon_range: tuple[float, float] = (0.0, 0.08)
+    epsilon_rate: float = 1e-4  # epsilon's learning rate as a fraction of the weights' own
+    references: References = "batch"  # what stands for a class
+    reference_momentum: float = 0.9  # of references = "ema"
+    classes: Classes = "present"  # which classes p and q run over
+    dimensions: int = 128  # of the projection
+
+
+class VarCon(Method):
+    Settings = VarConSettings
+    uses_labels = True
+    settings: VarConSettings
+
+    def __init__(self, encoder: nn.Module, settings: VarConSettings, num_classes: int) -> None:
+        super().__init__(encoder, settings, num_classes)
+        self.head = ProjectionHead(encoder.features, settings.dimensions)
+        self.loss = VarConLoss(
+            num_classes,
+            settings.temperature,
+            settings.epsilon,
+            settings.learn_epsilon,
+            settings.epsilon_range,
+            settings.references,
+            settings.classes,
+            reference_momentum=settings.reference_momentum,
+        )
+
+    def forward(self, batch: Batch) -> StepOutput:
+        embeddings = self.head(self.encoder(torch.cat(batch.views)))
+        loss, terms = self.loss.with_terms(embeddings, batch.labels.repeat(len(batch.views)))
+        means = {"kl": terms.kl, "nll": terms.nll, "confidence": terms.confidence, "tau2": terms.tau2}
+        metrics = {name: values.mean() for name, values in means.items()}
+        return StepOutput(loss, {**metrics, "epsilon": self.loss.epsilon.detach().clone()})
+
+    def after_step(self, progress: Progress) -> None:
+        self.loss.clamp_epsilon()
+
+    def learning_rate_scale(self, parameter_name: str) -> float:
+        # The gradient of epsilon is a^2, about 100, times one of order 1: at the weights' rate it would
+        # jump from end to end of its range of 0.08 at every step.
+        return self.settings.epsilon_rate if parameter_name == "loss.epsilon" else 1.0

@@ -1,0 +1,202 @@
+import pytest
+import torch
+import torch.nn.functional as F
+from references.varcon import slow_varcon
+
+from varcon import VarConLoss
+from varcon.losses.varcon import class_sums, varcon_loss
+
+SHAPES = [
+    # samples, dimensions, classes, epsilon, temperature
+    (32, 16, 10, 0.02, 0.1),
+    (7, 3, 4, 0.05, 0.1),
+    (64, 8, 40, 0.02, 0.1),  # many absent and single-member classes
+    (20, 5, 3, 0.0, 0.1),  # epsilon 0
+    (20, 5, 3, 0.0, 0.5),
+    (30, 12, 6, 0.07, 0.08),
+    (1, 4, 5, 0.02, 0.1),  # one sample
+    (12, 6, 2, 0.015, 0.02),  # sharp: p_r close to 0 and 1
+]
+
+
+def draw(samples, dimensions, classes, generator):
+    embeddings = torch.randn(samples, dimensions, dtype=torch.float64, generator=generator)
+    labels = torch.randint(0, classes, (samples,), generator=generator)
+    return embeddings.requires_grad_(), labels
+
+
+def value_and_gradients(loss, *leaves):
+    return [loss.detach(), *torch.autograd.grad(loss, leaves)]
+
+
+def assert_equals_oracle(loss_fn, embeddings, labels, **oracle):
+    epsilon = loss_fn.epsilon.detach().clone().requires_grad_()
+    expected_loss, expected_terms = slow_varcon(embeddings, labels, epsilon, loss_fn.temperature, **oracle)
+    ours = value_and_gradients(loss_fn(embeddings, labels), embeddings, loss_fn.epsilon)
+    expected = value_and_gradients(expected_loss, embeddings, epsilon)
+    for name, got, want in zip(("value", "embeddings", "epsilon"), ours, expected, strict=True):
+        assert (got - want).abs().max() <= 1e-12 * max(1, want.abs().max()), name
+    torch.testing.assert_close(
+        torch.stack(loss_fn.explain(embeddings, labels), dim=1), expected_terms, rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize(("samples", "dimensions", "classes", "epsilon", "temperature"), SHAPES)
+@pytest.mark.parametrize("references", ["batch", "leave-one-out"])
+def test_equals_the_definition(samples, dimensions, classes, epsilon, temperature, references, generator):
+    embeddings, labels = draw(samples, dimensions, classes, generator)
+    for num_classes in (classes, None):
+        loss_fn = VarConLoss(num_classes, temperature, epsilon, references=references).double()
+        assert_equals_oracle(loss_fn, embeddings, labels, references=references)
+
+
+def test_one_present_class_costs_nothing(generator):
+    embeddings, _ = draw(9, 5, 4, generator)
+    labels = torch.full((9,), 2)
+    loss_fn = VarConLoss(4).double()
+    value, by_embeddings, by_epsilon = value_and_gradients(
+        loss_fn(embeddings, labels), embeddings, loss_fn.epsilon
+    )
+    assert value == 0
+    assert by_epsilon == 0
+    assert by_embeddings.abs().max() == 0
+    assert_equals_oracle(loss_fn, embeddings, labels)
+
+
+def test_single_member_classes_reach_full_confidence_only_by_batch_references(generator):
+    embeddings, _ = draw(6, 8, 6, generator)
+    loss_fn = VarConLoss(6).double()
+    assert_equals_oracle(loss_fn, embeddings, torch.arange(6))
+    # A class of one is its own reference: the cosine is 1 and confidence self-fulfilling.
+    assert loss_fn.explain(embeddings, torch.arange(6)).confidence.min() > 0.5
+
+
+def test_at_epsilon_zero_it_is_two_cross_entropies_less_an_entropy(generator):
+    """L = 2 CE(p, (q + onehot) / 2) - H(q)."""
+    embeddings, labels = draw(24, 7, 5, generator)
+    loss_fn = VarConLoss(5, epsilon=0.0).double()
+    z = F.normalize(embeddings.detach(), dim=1)
+    sums, counts = class_sums(z, labels, 5)
+    assert (counts > 0).all()
+    log_p = (z @ F.normalize(sums, dim=1).T / 0.1).log_softmax(1)
+    onehot = F.one_hot(labels, 5).double()
+    q = (onehot / 0.1).softmax(1)
+    expected = -((q + onehot) * log_p).sum(1) + (q * q.log()).sum(1)
+    assert (loss_fn(embeddings, labels) - expected.mean()).abs() < 1e-12
+
+
+def test_bank_of_running_means(generator):
+    loss_fn = VarConLoss(6, references="ema", classes="all", reference_momentum=0.7).double()
+    means = {}
+    for seen in ([0, 1, 2], [2, 3], [0, 4, 4]):
+        embeddings, _ = draw(24, 5, 6, generator)
+        labels = torch.tensor(seen)[torch.randint(0, len(seen), (24,), generator=generator)]
+        bank = {k: mean / mean.norm() for k, mean in means.items()}
+        loss_fn.eval()  # judging does not move the bank
+        assert_equals_oracle(loss_fn, embeddings, labels, references="ema", classes="all", bank=bank)
+        loss_fn.train()
+        loss_fn(embeddings, labels)
+        z = F.normalize(embeddings.detach(), dim=1)
+        for k in set(labels.tolist()):
+            new = z[labels == k].mean(0)
+            means[k] = 0.7 * means[k] + 0.3 * new if k in means else new
+        expected = torch.stack([means.get(k, torch.zeros(5).double()) for k in range(6)])
+        torch.testing.assert_close(loss_fn.bank, expected, rtol=0, atol=1e-12)
+        assert loss_fn.known.tolist() == [k in means for k in range(6)]
+
+
+def test_bank_may_contrast_the_present_classes_only(generator):
+    loss_fn = VarConLoss(4, references="ema").double()
+    first, _ = draw(12, 5, 4, generator)
+    loss_fn(first, torch.arange(12) % 4)
+    loss_fn.eval()
+    bank = dict(enumerate(F.normalize(loss_fn.bank, dim=1)))
+    second, _ = draw(10, 5, 4, generator)
+    assert_equals_oracle(loss_fn, second, torch.arange(10) % 2, references="ema", bank=bank)
+
+
+def test_gradient_by_finite_differences(generator):
+    """References are constants of the loss, so gradcheck holds them still."""
+    embeddings, labels = draw(10, 4, 3, generator)
+    references = F.normalize(torch.randn(3, 4, dtype=torch.float64, generator=generator), dim=1)
+    epsilon = torch.tensor(0.03, dtype=torch.float64, requires_grad=True)
+
+    def per_sample(embeddings, epsilon):
+        z = F.normalize(embeddings, dim=1)
+        return varcon_loss(z, labels, references, torch.ones(3, dtype=torch.bool), epsilon, 0.2)[0]
+
+    assert torch.autograd.gradcheck(per_sample, (embeddings, epsilon))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 100.0])
+def test_half_precision_stays_near_float64(dtype, scale, generator):
+    embeddings, labels = draw(256, 64, 20, generator)
+    centres = torch.randn(20, 64, dtype=torch.float64, generator=generator)
+    embeddings = (scale * (0.3 * embeddings + centres[labels])).detach().requires_grad_()
+    exact = value_and_gradients(VarConLoss(20).double()(embeddings, labels), embeddings)
+    half = embeddings.detach().to(dtype).requires_grad_()
+    loss_fn = VarConLoss(20)
+    with torch.autocast("cpu", dtype):
+        loss = loss_fn(half, labels)
+    rough = value_and_gradients(loss * 1024, half)  # as a gradient scaler would, lest fp16 underflow
+    assert loss.isfinite()
+    assert abs(loss.item() / exact[0].item() - 1) < 0.02
+    error = (rough[1].double() / 1024 - exact[1]).norm() / exact[1].norm()
+    assert error < 0.02
+
+
+def test_extreme_confidence_is_finite_in_every_precision():
+    z = torch.eye(4)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        for labels in (torch.arange(4), torch.tensor([1, 0, 1, 0])):
+            embeddings = z.to(dtype).clone().requires_grad_()
+            loss_fn = VarConLoss(4, temperature=0.005, epsilon=0.0049, epsilon_range=(0, 0.0049))
+            loss = loss_fn(embeddings, labels)
+            loss.backward()
+            assert loss.isfinite()
+            assert embeddings.grad.isfinite().all()
+            assert loss_fn.epsilon.grad.isfinite()
+
+
+# torch's own tracer instantiates the function it warns against instantiating.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_compiles_to_the_same_loss(generator):
+    embeddings, labels = draw(64, 16, 10, generator)
+    embeddings = embeddings.float().detach().requires_grad_()
+    for options in ({}, {"references": "leave-one-out"}, {"references": "ema", "classes": "all"}):
+        eager, compiled = VarConLoss(10, **options), VarConLoss(10, **options)
+        fast = torch.compile(compiled, backend="aot_eager", fullgraph=True)
+        for _ in range(2):
+            expected = value_and_gradients(eager(embeddings, labels), embeddings, eager.epsilon)
+            got = value_and_gradients(fast(embeddings, labels), embeddings, compiled.epsilon)
+            torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_blocks_join_to_the_whole(generator, monkeypatch):
+    """Blocks far smaller than the batch and the classes give what one block gives."""
+    embeddings, labels = draw(50, 6, 30, generator)
+    loss_fn = VarConLoss(30).double()
+    expected = value_and_gradients(loss_fn(embeddings, labels), embeddings, loss_fn.epsilon)
+    monkeypatch.setattr("varcon.kernels.class_attention.CLASSES_IN_FLIGHT", 4)
+    monkeypatch.setattr("varcon.kernels.class_attention.SCORES_IN_FLIGHT", 28)
+    got = value_and_gradients(loss_fn(embeddings, labels), embeddings, loss_fn.epsilon)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-13)
+
+
+def test_memory_is_linear(generator):
+    """B = 8192, C = 1000, d = 128: one score matrix alone would take 31 MiB, the direct form ten."""
+    embeddings = torch.randn(8192, 128, generator=generator, requires_grad=True)
+    labels = torch.randint(0, 1000, (8192,), generator=generator)
+    loss_fn = VarConLoss(1000)
+    loss_fn(embeddings, labels).backward()  # warm up, and allocate the gradients
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as profile:
+        loss_fn(embeddings, labels).backward()
+    held = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    assert 2**20 < peak < 64 * 2**20, f"{peak / 2**20:.1f} MiB"

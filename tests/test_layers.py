@@ -1,0 +1,128 @@
+import io
+
+import pytest
+import torch
+
+from varcon import InputError, VarConLoss
+
+
+def batch():
+    return torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"references": "mean"}, "references is 'mean'; choose one of batch, leave-one-out, ema"),
+        ({"classes": "every"}, "classes is 'every'; choose one of present, all"),
+        ({"classes": "all"}, "needs references='ema'"),
+        ({"references": "ema"}, "say how many with num_classes"),
+        ({"num_classes": 0}, "num_classes is 0"),
+        ({"temperature": 0.0}, "temperature is 0.0; it must be above 0"),
+        ({"temperature": 0.01}, "epsilon 0.02 must be below the temperature 0.01"),
+        ({"epsilon": 0.09}, "must lie in epsilon_range"),
+        ({"epsilon": -0.01}, "must lie in epsilon_range"),
+        ({"reference_momentum": 1.0}, "must lie in"),
+    ],
+)
+def test_settings_that_cannot_be(options, message):
+    with pytest.raises(InputError, match=message):
+        VarConLoss(**options)
+
+
+def test_inputs_that_cannot_be():
+    z, labels = batch()
+    loss_fn = VarConLoss(3)
+    bad = [
+        (z[0], labels, "embeddings must be floats of shape"),
+        (z.long(), labels, "embeddings must be floats of shape"),
+        (z, labels.float(), "labels must be integers"),
+        (z, labels[:4], "8 embeddings came with 4 labels; .* labels.repeat"),
+        (z[:0], labels[:0], "the batch is empty"),
+        (z, labels + 1, r"label 3 of sample 2 is outside \[0, 3\)"),
+        (z, labels - 1, r"label -1 of sample 0 is outside \[0, 3\)"),
+        (z.index_fill(0, torch.tensor(5), torch.nan), labels, "sample 5 holds NaN or infinity"),
+        (z.index_fill(0, torch.tensor(6), torch.inf), labels, "sample 6 holds NaN or infinity"),
+        (z.index_fill(0, torch.tensor(7), 0.0), labels, "sample 7 is zero and has no direction"),
+    ]
+    for embeddings, classes, message in bad:
+        with pytest.raises(InputError, match=message):
+            loss_fn(embeddings, classes)
+    with pytest.raises(InputError, match="label -1 is negative"):
+        VarConLoss()(z, labels - 1)
+
+
+def test_labels_need_no_order_when_classes_are_found():
+    z, labels = batch()
+    sparse = torch.tensor([7, 10**12, 3])[labels]
+    assert VarConLoss()(z, sparse) == VarConLoss(3)(z, torch.tensor([1, 2, 0])[labels])
+
+
+# torch's own tracer instantiates the function it warns against instantiating.
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_where_values_are_not_looked_at_a_bad_label_makes_the_loss_nan():
+    """As on a GPU: a check would stall the device."""
+    z, labels = batch()
+    fast = torch.compile(VarConLoss(3), backend="eager", fullgraph=True)
+    assert fast(z, labels).isfinite()
+    assert fast(z, labels + 1).isnan()
+
+
+def test_epsilon_returns_to_its_range():
+    z, labels = batch()
+    for temperature, upper in ((0.1, 0.08), (0.05, 0.99 * 0.05)):
+        loss_fn = VarConLoss(3, temperature=temperature)
+        for value, expected in ((0.5, upper), (-0.5, 0.0), (0.03, 0.03)):
+            loss_fn.epsilon.data.fill_(value)
+            assert loss_fn(z, labels).isfinite()
+            assert loss_fn.epsilon.item() == pytest.approx(expected)
+
+
+def test_fixed_epsilon_has_no_gradient():
+    z, labels = batch()
+    loss_fn = VarConLoss(3, learn_epsilon=False)
+    z.requires_grad_()
+    loss_fn(z, labels).backward()
+    assert loss_fn.epsilon.grad is None
+    assert z.grad.abs().max() > 0
+
+
+def test_explain_touches_nothing():
+    z, labels = batch()
+    z.requires_grad_()
+    loss_fn = VarConLoss(3, references="ema", classes="all")
+    loss_fn(z, labels)
+    bank = loss_fn.bank.clone()
+    terms = loss_fn.explain(z, labels)
+    assert not any(term.requires_grad for term in terms)
+    assert torch.equal(loss_fn.bank, bank)
+    assert (terms.kl + terms.nll).mean() == pytest.approx(loss_fn(z, labels).item(), rel=1e-6)
+
+
+def test_unit_embeddings_need_no_normalising():
+    z, labels = batch()
+    unit = torch.nn.functional.normalize(z, dim=1)
+    ours = VarConLoss(3, normalize=False)(unit, labels).item()
+    assert ours == pytest.approx(VarConLoss(3)(z, labels).item())
+
+
+def test_bank_and_epsilon_are_saved_and_restored():
+    z, labels = batch()
+    before = VarConLoss(3, references="ema")
+    before(z, labels)
+    before.epsilon.data.fill_(0.05)
+    file = io.BytesIO()
+    torch.save(before.state_dict(), file)
+    after = VarConLoss(3, references="ema")
+    after.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    assert torch.equal(after.bank, before.bank)
+    assert after.known.all()
+    assert after(z, labels) == before(z, labels)
+
+
+def test_one_bank_serves_one_space():
+    z, labels = batch()
+    loss_fn = VarConLoss(3, references="ema")
+    loss_fn(z, labels)
+    with pytest.raises(InputError, match="bank holds vectors of 4 dimensions and the embeddings have 2"):
+        loss_fn(z[:, :2], labels)
