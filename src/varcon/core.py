@@ -77,14 +77,20 @@ class Progress:
         return self.step / self.total_steps
 
 
+class Encoder(nn.Module):
+    """Images [N, 3, H, W] to pooled features [N, features]."""
+
+    features: int
+
+
 class Method(nn.Module):
     """A way to train an encoder: wiring between an encoder, heads and a loss."""
 
     Settings: ClassVar[type]
     uses_labels: ClassVar[bool]
-    encoder: nn.Module  # what survives training
+    encoder: Encoder  # what survives training
 
-    def __init__(self, encoder: nn.Module, settings: Any, num_classes: int) -> None:
+    def __init__(self, encoder: Encoder, settings: Any, num_classes: int) -> None:
         super().__init__()
         self.encoder = encoder
         self.settings = settings

@@ -79,7 +79,9 @@ class VarConLoss(nn.Module):
             raise InputError(f"temperature is {temperature}; it must be above 0")
         low, high = epsilon_range
         if not 0 <= low <= epsilon <= high:
-            raise InputError(f"epsilon is {epsilon}; it must lie in epsilon_range {epsilon_range}, at least 0")
+            raise InputError(
+                f"epsilon is {epsilon}; it must lie in epsilon_range {epsilon_range}, at least 0"
+            )
         if epsilon >= temperature:
             raise InputError(
                 f"epsilon {epsilon} must be below the temperature {temperature}, or tau2 reaches 0: "
@@ -193,10 +195,13 @@ class VarConLoss(nn.Module):
 def check_shapes(embeddings: Tensor, labels: Tensor) -> None:
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise InputError(
-            f"embeddings must be floats of shape [N, d], not {embeddings.dtype} of shape {list(embeddings.shape)}"
+            f"embeddings must be floats of shape [N, d], not {embeddings.dtype} "
+            f"of shape {list(embeddings.shape)}"
         )
     if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise InputError(f"labels must be integers of shape [N], not {labels.dtype} of shape {list(labels.shape)}")
+        raise InputError(
+            f"labels must be integers of shape [N], not {labels.dtype} of shape {list(labels.shape)}"
+        )
     if len(embeddings) != len(labels):
         raise InputError(
             f"{len(embeddings)} embeddings came with {len(labels)} labels; "

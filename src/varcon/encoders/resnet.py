@@ -6,6 +6,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from varcon.core import Encoder
+
 Stem = Literal["small", "imagenet"]
 
 
@@ -61,10 +63,8 @@ def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential 
     )
 
 
-class ResNet(nn.Module):
-    """Images [N, 3, H, W] to pooled features [N, features].
-
-    The small stem is one 3x3 convolution of stride 1, for images of 32 to 64 pixels; the imagenet stem a
+class ResNet(Encoder):
+    """The small stem is one 3x3 convolution of stride 1, for images of 32 to 64 pixels; the imagenet stem a
     7x7 convolution of stride 2 and a pooling, which is what fits into memory at 224.
     """
 

@@ -83,9 +83,7 @@ def process_group(device: str) -> Iterator[torch.device]:
     Outside torchrun, or where the caller has joined already, it only names the device.
     """
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ and not active()
-    kind = torch.device(device)
-    if kind.type == "cuda" and kind.index is None:
-        kind = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    kind = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" else device)
     if kind.type == "cuda":
         torch.cuda.set_device(kind)
     if started:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
-from varcon.core import Batch, Method, Progress, StepOutput
+from varcon.core import Batch, Encoder, Method, Progress, StepOutput
 from varcon.layers import Classes, ProjectionHead, References, VarConLoss
 
 
@@ -29,7 +28,7 @@ class VarCon(Method):
     uses_labels = True
     settings: VarConSettings
 
-    def __init__(self, encoder: nn.Module, settings: VarConSettings, num_classes: int) -> None:
+    def __init__(self, encoder: Encoder, settings: VarConSettings, num_classes: int) -> None:
         super().__init__(encoder, settings, num_classes)
         self.head = ProjectionHead(encoder.features, settings.dimensions)
         self.loss = VarConLoss(

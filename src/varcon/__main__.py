@@ -1,0 +1,5 @@
+import sys
+
+from varcon.cli import main
+
+sys.exit(main())

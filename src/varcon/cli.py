@@ -1,0 +1,217 @@
+"""The command line: arguments to the verbs of run.py, and what they return to the terminal."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import os
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Generic
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from varcon import run
+from varcon.core import Findings, InputError, RunError
+from varcon.engine.loop import Interrupted
+from varcon.evaluate import EvaluateSettings
+from varcon.recipe import MethodSettings, Recipe, load_recipe
+from varcon.terminal import Bar
+
+OVERVIEW = """\
+varcon: variational supervised contrastive learning
+
+  varcon demo                 see it work: train on handwritten digits, judge, report (under a minute)
+  varcon train RECIPE         train the encoder a recipe describes, into a folder under runs/
+  varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
+  varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
+
+Each command explains itself with --help. Recipes are in the folder recipes/.
+"""
+
+
+@dataclass
+class Train(Generic[MethodSettings]):
+    """Train the encoder a recipe describes. Every setting of the recipe is a flag that overrides it."""
+
+    recipe: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE")]
+    """a .toml recipe, or the recipe.json of an earlier run"""
+    settings: Annotated[Recipe[MethodSettings], tyro.conf.arg(name="")]
+    resume: bool = False
+    """go on with the run in the folder, or begin it where there is none"""
+    out: Path | None = None
+    """the run's folder; by default runs/ and the recipe's name"""
+
+
+@dataclass
+class Evaluate:
+    """Judge a trained run by nearest neighbours, by a linear probe and by a map of its test images."""
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """the folder of a finished run"""
+    settings: Annotated[EvaluateSettings, tyro.conf.arg(name="")]
+    device: str = "auto"
+    """auto, cpu or cuda"""
+
+
+@dataclass
+class Report:
+    """Write one self-contained HTML page about a run, or about several side by side."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
+    """folders of runs"""
+    out: Path | None = None
+    """the page; by default report.html in the run's folder, or beside the folders of several"""
+
+
+@dataclass
+class Demo:
+    """Train on scikit-learn's handwritten digits, judge the result and write the report."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """one run for each"""
+    out: Path | None = None
+    """folder for the runs and the report; by default runs/demo, or runs/demo-2 and so on if taken"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    console = Console(highlight=False)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        console.print(OVERVIEW, end="", markup=False)
+        return 0
+    if arguments[0] == "--version":
+        from varcon import __version__
+
+        console.print(f"varcon {__version__}")
+        return 0
+    try:
+        if arguments[0] not in VERBS:
+            near = difflib.get_close_matches(arguments[0], VERBS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(VERBS)}"
+            raise InputError(f"there is no command {arguments[0]!r}; {hint}")
+        VERBS[arguments[0]](arguments[1:], console)
+        return 0
+    except InputError as error:
+        return say(error, 2)
+    except Interrupted as error:
+        return say(error, 128 + error.signal)
+    except RunError as error:
+        return say(error, 1)
+    except KeyboardInterrupt:
+        return say("interrupted", 130)
+    except BrokenPipeError:
+        return 0
+
+
+def say(error: object, code: int) -> int:
+    if os.environ.get("RANK", "0") == "0":
+        print(f"varcon: {error}", file=sys.stderr)
+    return code
+
+
+def parse(kind: Any, verb: str, arguments: list[str], **defaults: Any) -> Any:
+    return tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)
+
+
+def train(arguments: list[str], console: Console) -> None:
+    wants_help = any(a in ("-h", "--help") for a in arguments)
+    if not arguments or (arguments[0].startswith("-") and not wants_help):
+        raise InputError("train needs a recipe first, for example: varcon train recipes/digits/varcon.toml")
+    named = not arguments[0].startswith("-")
+    recipe = load_recipe(arguments[0]) if named else Recipe()
+    default: Train[Any] = Train(recipe=arguments[0] if named else tyro.MISSING, settings=recipe)
+    of_this_method: Any = Train
+    chosen = parse(of_this_method[type(recipe.method)], "train", arguments, default=default)
+    command = shlex.join(["varcon", "train", *(a for a in arguments if a != "--resume")])
+    folder = chosen.out or run.RUNS / run.run_name(Path(chosen.recipe))
+    train_with_bar(chosen.settings, folder, chosen.resume, command, console)
+    console.print(f"trained: {folder}\nnext:    varcon evaluate {folder}", soft_wrap=True)
+
+
+def train_with_bar(recipe: Recipe[Any], folder: Path, resume: bool, command: str, console: Console) -> None:
+    with Bar(console, f"training {folder.name}") as bar:
+        try:
+            run.train(recipe, folder, resume, bar.step, bar.data, command)
+        except Interrupted as error:
+            raise Interrupted(f"{error}; continue with: {command} --resume", error.signal) from None
+
+
+def evaluate(arguments: list[str], console: Console) -> None:
+    folder = Path(arguments[0]) if arguments and not arguments[0].startswith("-") else None
+    settings = run.stored_recipe(folder).evaluate if folder else EvaluateSettings()
+    default = Evaluate(run=folder or tyro.MISSING, settings=settings)
+    chosen = parse(Evaluate, "evaluate", arguments, default=default)
+    found = evaluate_with_bar(chosen.run, chosen.settings, chosen.device, console)
+    console.print(score_table([found]))
+    console.print(f"next:    varcon report {chosen.run}", soft_wrap=True)
+
+
+def evaluate_with_bar(
+    folder: Path, settings: EvaluateSettings, device: str, console: Console
+) -> dict[str, Findings]:
+    found: dict[str, Findings] = {}
+    with Bar(console, "reading data") as bar:
+        for name, findings in run.evaluate(folder, settings, bar.data, device):
+            found[name] = findings
+            bar.note(f"judged {folder} by {name}")
+    return found
+
+
+def score_table(runs: list[dict[str, Findings]]) -> Table:
+    """Test accuracy in percent, the mean over the runs."""
+
+    def mean(name: str, score: str) -> str:
+        return f"{statistics.fmean(found[name].scores[score] for found in runs):.2f}"
+
+    seeds = f", mean of {len(runs)} seeds" if len(runs) > 1 else ""
+    table = Table(f"test accuracy, %{seeds}", "top-1", "top-5", box=box.SIMPLE_HEAD)
+    k = f"kNN (k = {runs[0]['knn'].scores['k']:.0f})"
+    table.add_row(f"{k}, raw pixels", mean("pixels", "top1"), mean("pixels", "top5"))
+    table.add_row(f"{k}, encoder", mean("knn", "top1"), mean("knn", "top5"))
+    table.add_row("linear probe, last epoch", mean("linear", "last"), mean("linear", "top5"))
+    table.add_row("linear probe, best epoch", mean("linear", "best"), "")
+    return table
+
+
+def report(arguments: list[str], console: Console) -> None:
+    chosen = parse(Report, "report", arguments)
+    console.print(f"report: {run.report(list(chosen.runs), chosen.out)}", soft_wrap=True)
+
+
+def demo(arguments: list[str], console: Console) -> None:
+    chosen = parse(Demo, "demo", arguments)
+    began = time.monotonic()
+    out = chosen.out or free_folder(run.RUNS / "demo")
+    found, folders = [], []
+    for seed in chosen.seeds:
+        folder = out / f"seed-{seed}"
+        recipe: Recipe[Any] = replace(Recipe(), train=replace(Recipe().train, seed=seed))
+        train_with_bar(recipe, folder, False, shlex.join(["varcon", "demo", "--seeds", str(seed)]), console)
+        found.append(evaluate_with_bar(folder, recipe.evaluate, "auto", console))
+        folders.append(folder)
+    page = run.report(folders, out / "report.html")
+    console.print(score_table(found))
+    console.print(f"report: {page}  ({time.monotonic() - began:.0f} s in all)", soft_wrap=True)
+
+
+def free_folder(wanted: Path) -> Path:
+    """The folder itself, or the first of folder-2, folder-3, ... that is free."""
+    numbered = (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2))
+    return next(folder for folder in itertools.chain([wanted], numbered) if not folder.exists())
+
+
+VERBS: dict[str, Callable[[list[str], Console], None]] = {
+    "demo": demo,
+    "train": train,
+    "evaluate": evaluate,
+    "report": report,
+}

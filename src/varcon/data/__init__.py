@@ -1,0 +1,41 @@
+"""Labelled images, read whole into memory as uint8."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from varcon.core import Data, InputError
+from varcon.data.arrays import load_digits, load_npz
+from varcon.data.assemble import OnProgress
+from varcon.data.cifar import load_cifar10, load_cifar100
+from varcon.data.folder import load_folder
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    name: Literal["digits", "cifar10", "cifar100", "folder", "npz"] = "digits"  # which data to read
+    path: str = ""  # where it lies: a folder, or the .npz file; digits need none
+    image_size: int = 0  # side in pixels; 0: the data's own (folder: the median short side, at most 224)
+
+
+# Each takes (path, image_size, progress).
+DATASETS: dict[str, Callable[[str, int, OnProgress | None], Data]] = {
+    "digits": load_digits,
+    "cifar10": load_cifar10,
+    "cifar100": load_cifar100,
+    "folder": load_folder,
+    "npz": load_npz,
+}
+
+
+def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
+    if settings.name not in DATASETS:
+        near = difflib.get_close_matches(settings.name, DATASETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(DATASETS)}"
+        raise InputError(f"there is no data set {settings.name!r}; {hint}")
+    if settings.image_size < 0:
+        raise InputError(f"data.image_size is {settings.image_size}: use 0 for the data's own size")
+    return DATASETS[settings.name](settings.path, settings.image_size, progress)

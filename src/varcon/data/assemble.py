@@ -1,0 +1,139 @@
+"""The steps with which every loader ends: check, bring to size, measure."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from varcon.core import Data, InputError, Split
+
+OnProgress = Callable[[int, int, str], None]  # images done, images in all, what is being done
+Channels = tuple[float, float, float]
+
+
+def given_path(path: str, what: str) -> Path:
+    if not path:
+        raise InputError(f"data.path is empty: set it to {what}")
+    return Path(path).expanduser()
+
+
+def to_images(array: np.ndarray) -> Tensor:
+    """[N, H, W, 1 or 3] -> contiguous [N, 3, H, W]; grey is repeated."""
+    count, height, width, _ = array.shape
+    images = torch.empty((count, 3, height, width), dtype=torch.uint8)
+    images.numpy()[...] = array.transpose(0, 3, 1, 2)
+    return images
+
+
+def to_labels(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def check_labels(labels: np.ndarray, num_classes: int, where: str) -> None:
+    if not len(labels):
+        raise InputError(f"{where} are empty: give at least one image and its label")
+    wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(wrong):
+        raise InputError(
+            f"{where} hold {labels[wrong[0]]} at position {wrong[0]}, outside 0..{num_classes - 1}: "
+            "number the classes from 0 and train on all of them"
+        )
+
+
+def check_classes(train_labels: np.ndarray, classes: Sequence[str], source: str) -> None:
+    name, count = Counter(classes).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"{source} names {count} classes {name!r}: give each class its own name")
+    # A class that nobody can learn is nearly always a slip, such as labels that count from 1.
+    missing = np.setdiff1d(np.arange(len(classes)), train_labels)
+    if len(missing):
+        raise InputError(
+            f"{source} has no training image of class {missing[0]} ({classes[missing[0]]}): "
+            "number the classes from 0 without gaps, or leave this one out"
+        )
+
+
+def assemble(
+    train: Split,
+    test: Split,
+    classes: list[str],
+    image_size: int,
+    source: str,
+    mean_and_std: tuple[Channels, Channels] | None = None,
+) -> Data:
+    """Check, bring to size and measure; a loader that knows its mean and deviation gives them."""
+    check_classes(train.labels.numpy(), classes, source)
+    train, test = (Split(resize(split.images, image_size), split.labels) for split in (train, test))
+    sizes = train.images.shape[-1], test.images.shape[-1]
+    if sizes[0] != sizes[1]:
+        raise InputError(
+            f"{source} has training images of {sizes[0]} pixels and test images of {sizes[1]}: "
+            "set data.image_size to bring both to one size"
+        )
+    mean, std = mean_and_std or channel_statistics(train.images)
+    return Data(train, test, classes, mean, std)
+
+
+def resize(images: Tensor, size: int) -> Tensor:
+    if size in (0, images.shape[-1]):
+        return images
+    require_memory(len(images), size)
+    resized = torch.empty((len(images), 3, size, size), dtype=torch.uint8)
+    for start in range(0, len(images), 1024):  # in parts: interpolation needs room of its own
+        part = images[start : start + 1024]
+        resized[start : start + 1024] = F.interpolate(part, (size, size), mode="bilinear", antialias=True)
+    return resized
+
+
+def channel_statistics(images: Tensor) -> tuple[Channels, Channels]:
+    """Mean and deviation of each channel, of pixels scaled to [0, 1]."""
+    total, squares = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for part in images.split(64):  # sums of whole numbers: float64 holds them exactly
+        pixels = part.double()
+        total += pixels.sum((0, 2, 3))
+        squares += pixels.square().sum((0, 2, 3))
+    count = images.numel() / 3
+    mean = total / count
+    variance = (squares / count - mean.square()).clamp(min=0)
+    std = (variance.sqrt() / 255).clamp(min=1e-3)  # a constant channel must not divide by zero
+    return _triple(mean / 255), _triple(std)
+
+
+def _triple(values: Tensor) -> Channels:
+    red, green, blue = values.tolist()
+    return red, green, blue
+
+
+def require_memory(count: int, size: int) -> None:
+    """Refuse before the work begins, not when the machine kills us in the middle of it."""
+    needed, available = 3 * count * size * size, available_memory()
+    if available is not None and needed > available:
+        fitting = math.isqrt(available // (3 * count))
+        raise InputError(
+            f"{count:,} images of {size} x {size} pixels need {needed / 1e9:.2f} GB of memory and "
+            f"{available / 1e9:.2f} GB are free: set data.image_size to {fitting} or less"
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes that new arrays may take; None where the system does not say."""
+    try:
+        # Linux counts the file cache, which it gives up on demand, as used pages: a machine that has
+        # just unpacked the images would look full. MemAvailable does not have this fault.
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on Windows, not on macOS
+        return None

@@ -1,0 +1,171 @@
+"""Folders of images: path/train/<class>/* and path/test/<class>/*, decoded once into one array."""
+
+from __future__ import annotations
+
+import statistics
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from varcon.core import Data, InputError, Split
+from varcon.data.assemble import OnProgress, assemble, given_path, require_memory
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Result = TypeVar("Result")
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
+# Named, because Pillow would otherwise hand a disguised file to any reader it has, Ghostscript included.
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
+TEST_NAMES = ("test", "val", "valid", "validation")
+LAYOUT = "the layout is train/<class>/*.jpg and test/<class>/*.jpg"
+LARGEST_DEFAULT = 224
+CHUNK = 16  # images per task: few enough to stop soon after an error
+
+
+def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
+    root = given_path(path, f"a folder of images; {LAYOUT}")
+    train_folder, test_folder = find_splits(root)
+    classes = [folder.name for folder in class_folders(train_folder)]
+    if not classes:
+        raise InputError(f"{train_folder} has no folder per class: {LAYOUT}")
+    train_files, train_labels = list_images(train_folder, classes)
+    test_files, test_labels = list_images(test_folder, classes)
+    files = train_files + test_files
+    with warnings.catch_warnings():
+        # Pillow warns of odd but readable files. Set here, not in the threads: the filters are global.
+        warnings.simplefilter("ignore")
+        size = image_size or usual_size(train_files, progress)
+        require_memory(len(files), size)
+        images = decode(files, size, progress)
+    train = Split(images[: len(train_files)], torch.tensor(train_labels))
+    test = Split(images[len(train_files) :], torch.tensor(test_labels))
+    return assemble(train, test, classes, size, str(root))
+
+
+def find_splits(root: Path) -> tuple[Path, Path]:
+    if not root.is_dir():
+        raise InputError(f"there is no folder {root}: correct data.path, and unpack the images if need be")
+    if not (root / "train").is_dir():
+        raise InputError(f"{root} has no folder train: {LAYOUT}")
+    for name in TEST_NAMES:
+        if (root / name).is_dir():
+            return root / "train", root / name
+    raise InputError(f"{root} has none of the folders {', '.join(TEST_NAMES)}: {LAYOUT}")
+
+
+def class_folders(split: Path) -> list[Path]:
+    return sorted(entry for entry in split.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]:
+    """The images of a split, in the order of their paths, and the class of each."""
+    files: list[Path] = []
+    labels: list[int] = []
+    for folder in class_folders(split):
+        if folder.name not in classes:
+            raise InputError(f"{folder} is a class without training images: add them to train, or remove it")
+        found = sorted(entry for entry in folder.iterdir() if is_image(entry))
+        if not found:
+            raise InputError(f"{folder} holds no image ({' '.join(SUFFIXES)}): add some or remove it")
+        files += found
+        labels += [classes.index(folder.name)] * len(found)
+    return files, labels
+
+
+def is_image(entry: Path) -> bool:
+    return entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") and entry.is_file()
+
+
+def usual_size(files: list[Path], progress: OnProgress | None = None) -> int:
+    """The median short side, so that few images lose much or are blown up much."""
+    sides = in_order(lambda i: with_image(files[i], short_side), len(files), "measuring images", progress)
+    return min(statistics.median_low(sides), LARGEST_DEFAULT)
+
+
+def decode(
+    files: list[Path], size: int, progress: OnProgress | None = None, workers: int | None = None
+) -> Tensor:
+    images = torch.empty((len(files), 3, size, size), dtype=torch.uint8)
+    array = images.numpy()
+
+    def decode_one(i: int) -> None:
+        array[i] = with_image(files[i], lambda image: square(image, size)).transpose(2, 0, 1)
+
+    in_order(decode_one, len(files), "decoding images", progress, workers)
+    return images
+
+
+def in_order(
+    work: Callable[[int], Result],
+    count: int,
+    what: str,
+    progress: OnProgress | None = None,
+    workers: int | None = None,
+) -> list[Result]:
+    """work(0), work(1), ... on threads (Pillow decodes without the interpreter's lock).
+
+    The error that escapes is the first in order, whichever thread fails first.
+    """
+    pool = ThreadPoolExecutor(workers)
+    try:
+        chunks = [
+            pool.submit(lambda chunk: [work(i) for i in chunk], range(start, min(start + CHUNK, count)))
+            for start in range(0, count, CHUNK)
+        ]
+        results: list[Result] = []
+        for chunk in chunks:
+            results += chunk.result()
+            if progress:
+                progress(len(results), count, what)
+        return results
+    finally:
+        pool.shutdown(cancel_futures=True)  # after an error or an interrupt, leave the rest undone
+
+
+def with_image(file: Path, work: Callable[[Image.Image], Result]) -> Result:
+    from PIL import Image
+
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            return work(image)
+    except Exception as error:  # Pillow's readers raise a dozen kinds of errors on damaged files
+        reason = str(error).rstrip(".") or type(error).__name__
+        raise InputError(f"{file} cannot be read ({reason}): repair, shrink or remove it") from error
+
+
+def short_side(image: Image.Image) -> int:
+    return min(image.size)
+
+
+def square(image: Image.Image, size: int) -> np.ndarray:
+    """The central square of an image, upright, as [size, size, 3]."""
+    from PIL import Image, ImageOps
+
+    # A large JPEG may be decoded at 1/2, 1/4 or 1/8; twice the pixels we need are left for smoothing.
+    image.draft(None, (2 * size, 2 * size))
+    image.load()
+    with suppress(Exception):  # a broken EXIF block says nothing against the pixels
+        ImageOps.exif_transpose(image, in_place=True)
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    box = (left, top, left + side, top + side)
+    return np.asarray(to_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box))
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    from PIL import Image
+
+    if image.mode.startswith("I;16"):  # Pillow would clip 16 bits to 8 and turn nearly everything white
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode in ("I", "F"):
+        raise ValueError("its pixels have 32 bits and no known range; save it with 8")
+    return image.convert("RGB")

@@ -1,0 +1,72 @@
+"""metrics.jsonl: one JSON object a line, so that a run killed at any moment leaves a readable record."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from varcon.engine.distributed import sum_over_processes, world_size
+
+
+class Journal:
+    def __init__(self, path: Path, resumed_at: int) -> None:
+        """Opens the journal; on resuming, rows past the checkpoint are dropped, as they come again."""
+        kept = [row for row in read_rows(path) if row["step"] <= resumed_at] if resumed_at else []
+        self._file = path.open("w", encoding="utf-8")
+        for row in kept:
+            self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def write(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a journal; a last line cut off by a kill is left out."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rows
+
+
+class Averages:
+    """Means of the metrics between two rows, kept on the device so that no step waits for them."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._steps = 0
+        self._since = time.perf_counter()
+
+    def add(self, metrics: dict[str, Tensor]) -> None:
+        for name, value in metrics.items():
+            value = value.detach().float()
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+        self._steps += 1
+
+    def take(self, images_per_step: int) -> dict[str, float]:
+        """The means since the last call over all processes, with the speed; waits for the device."""
+        totals = sum_over_processes(torch.stack(list(self._sums.values())))
+        means = (totals / (self._steps * world_size())).tolist()
+        elapsed = time.perf_counter() - self._since
+        row = dict(zip(self._sums, means, strict=True))
+        row["images_per_second"] = round(self._steps * images_per_step / max(elapsed, 1e-9), 1)
+        self._reset()
+        return row

@@ -1,0 +1,44 @@
+"""Which parameters decay, how fast each learns, and how the learning rate moves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from varcon.core import Method, Progress
+from varcon.recipe import TrainSettings
+
+
+def build_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optimizer:
+    """SGD in groups by weight decay and rate; each group keeps its own factor as `rate_scale`."""
+    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    for name, parameter in method.named_parameters():
+        if parameter.requires_grad:
+            # Biases, norms and scalars such as epsilon have one dimension or none.
+            decay = settings.weight_decay if parameter.ndim > 1 else 0.0
+            groups.setdefault((decay, method.learning_rate_scale(name)), []).append(parameter)
+    described: list[dict[str, Any]] = [
+        {"params": parameters, "weight_decay": decay, "rate_scale": scale}
+        for (decay, scale), parameters in groups.items()
+    ]
+    return torch.optim.SGD(described, lr=peak_rate(settings), momentum=settings.momentum)
+
+
+def peak_rate(settings: TrainSettings) -> float:
+    return settings.learning_rate * settings.batch_size / 256
+
+
+def learning_rate(settings: TrainSettings, progress: Progress) -> float:
+    """Linear growth over the warm-up, then a cosine to zero."""
+    warmup = min(settings.warmup_epochs * progress.steps_per_epoch, progress.total_steps)
+    if progress.step < warmup:
+        return peak_rate(settings) * (progress.step + 1) / (warmup + 1)
+    done = (progress.step - warmup) / max(1, progress.total_steps - warmup)
+    return peak_rate(settings) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["rate_scale"]

@@ -1,0 +1,16 @@
+"""What judges a frozen encoder. Each evaluation is a settings dataclass that is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from varcon.evaluate.knn import KNN
+from varcon.evaluate.linear import LinearProbe
+from varcon.evaluate.map2d import Map2D
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    knn: KNN = field(default_factory=KNN)
+    linear: LinearProbe = field(default_factory=LinearProbe)
+    map2d: Map2D = field(default_factory=Map2D)

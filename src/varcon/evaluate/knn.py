@@ -1,0 +1,76 @@
+"""Classification by the nearest training images, which asks the embedding and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from varcon.core import Data, Findings, InputError
+from varcon.evaluate.accuracy import top_accuracy
+from varcon.evaluate.frozen import FrozenEncoder
+
+QUERIES_AT_ONCE = 1024
+
+
+@dataclass(frozen=True)
+class KNN:
+    """Cosine neighbours vote with weight exp(similarity / temperature)."""
+
+    k: int = 5  # the number of neighbours behind the headline score
+    also: tuple[int, ...] = (1, 10, 20, 50, 100, 200)  # reported beside it
+    temperature: float = 0.1
+
+    def __post_init__(self) -> None:
+        if min(self.k, *self.also) < 1:
+            raise InputError(f"knn.k is {self.k} and knn.also {self.also}; neighbours count from 1")
+        if not self.temperature > 0:
+            raise InputError(f"knn.temperature is {self.temperature}; it must be above 0")
+
+    def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
+        if self.k > len(data.train):
+            raise InputError(
+                f"knn.k is {self.k} but there are only {len(data.train)} training images; lower it"
+            )
+        ks = sorted({self.k, *(k for k in self.also if k <= len(data.train))})
+        labels = data.test.labels.to(encoder.device)
+        train_labels = data.train.labels.to(encoder.device)
+        votes = knn_votes(
+            encoder.features(data.test),
+            encoder.features(data.train),
+            train_labels,
+            len(data.classes),
+            ks,
+            self.temperature,
+        )
+        accuracy = {k: top_accuracy(votes[k], labels) for k in ks}
+        scores = {"k": float(self.k), "top1": accuracy[self.k][0], "top5": accuracy[self.k][1]}
+        for k, (top1, top5) in accuracy.items():
+            scores |= {f"top1@{k}": top1, f"top5@{k}": top5}
+        predictions = votes[self.k].argmax(dim=1)
+        confusion = torch.zeros(len(data.classes), len(data.classes), dtype=torch.int64)
+        confusion.index_put_(
+            (labels.cpu(), predictions.cpu()), torch.ones(len(labels), dtype=torch.int64), accumulate=True
+        )
+        arrays = {"predictions": predictions, "labels": labels, "confusion": confusion}
+        return Findings(scores, {name: array.cpu().numpy() for name, array in arrays.items()})
+
+
+def knn_votes(
+    queries: Tensor, bank: Tensor, bank_labels: Tensor, num_classes: int, ks: list[int], temperature: float
+) -> dict[int, Tensor]:
+    """For each of the ascending `ks` the votes [N, classes], from one search for the largest."""
+    bank = F.normalize(bank, dim=1)
+    votes: dict[int, list[Tensor]] = {k: [] for k in ks}
+    for part in F.normalize(queries, dim=1).split(QUERIES_AT_ONCE):
+        similarity, neighbours = (part @ bank.T).topk(ks[-1], dim=1)
+        # Relative to the nearest neighbour: the same ranking, and no overflow at low temperature.
+        weights = ((similarity - similarity[:, :1]) / temperature).exp()
+        classes = bank_labels[neighbours]
+        total = part.new_zeros(len(part), num_classes)
+        for begin, end in zip([0, *ks[:-1]], ks, strict=True):
+            total = total.scatter_add(1, classes[:, begin:end], weights[:, begin:end])
+            votes[end].append(total)
+    return {k: torch.cat(parts) for k, parts in votes.items()}

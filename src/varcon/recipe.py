@@ -1,0 +1,187 @@
+"""What a run is made of: the settings dataclasses and their strict loading from TOML or JSON.
+
+Every default has one home: the dataclass field. A recipe file holds what differs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from varcon.augment import AugmentSettings
+from varcon.core import InputError
+from varcon.data import DataSettings
+from varcon.encoders import EncoderSettings
+from varcon.evaluate import EvaluateSettings
+from varcon.methods import METHODS
+
+MethodSettings = TypeVar("MethodSettings")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    epochs: int = 30
+    batch_size: int = 128  # images per step, over all processes
+    learning_rate: float = 0.2  # at batch size 256; scaled in proportion to the batch size
+    momentum: float = 0.9
+    weight_decay: float = 1e-4  # spares biases, norms and epsilon
+    warmup_epochs: float = 2  # of linear growth before the cosine
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    device: str = "auto"  # auto: cuda where there is one, otherwise cpu
+    compile: bool = True  # torch.compile; on cuda only
+    seed: int = 0
+    checkpoint_every: int = 1  # epochs
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"train.{name} is {getattr(self, name)}; it must be at least 1")
+        if not self.learning_rate > 0:
+            raise InputError(f"train.learning_rate is {self.learning_rate}; it must be above 0")
+        if not 0 <= self.momentum < 1:
+            raise InputError(f"train.momentum is {self.momentum}; it must lie in [0, 1)")
+        for name in ("weight_decay", "warmup_epochs", "seed"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"train.{name} is {getattr(self, name)}; it must not be negative")
+
+
+@dataclass(frozen=True)
+class Recipe(Generic[MethodSettings]):
+    """One run. ``Recipe()`` is the built-in default: VarCon on scikit-learn's digits."""
+
+    data: DataSettings = field(default_factory=DataSettings)
+    augment: AugmentSettings = AugmentSettings(policy="crop-flip", shift=1, flip=0.0)  # noqa: RUF009
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+    method: MethodSettings = field(default_factory=METHODS["varcon"].Settings)
+    train: TrainSettings = field(default_factory=TrainSettings)
+    evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
+
+    @property
+    def method_name(self) -> str:
+        return next(name for name, method in METHODS.items() if method.Settings is type(self.method))
+
+
+def load_recipe(path: str | Path) -> Recipe[Any]:
+    """Reads a recipe from a .toml file, or from the recipe.json of a run."""
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError(
+            f"there is no recipe {path}{_did_you_mean(str(path), _recipes_near(path))}"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the recipe {path} cannot be read: {error}") from None
+    try:
+        values = json.loads(text)["recipe"] if path.suffix == ".json" else tomllib.loads(text)
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        kind = path.suffix.lstrip(".").upper()
+        raise InputError(f"the recipe {path} is not valid {kind}: {error}") from None
+    except (KeyError, TypeError):
+        raise InputError(f"{path} holds no recipe; give a .toml file or the recipe.json of a run") from None
+    try:
+        return recipe_from_dict(values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def recipe_from_dict(values: dict[str, Any]) -> Recipe[Any]:
+    chosen = dict(_table(values.get("method", {}), "method"))
+    name = chosen.pop("name", "varcon")
+    if name not in METHODS:
+        raise InputError(
+            f"there is no method {name!r}{_did_you_mean(str(name), METHODS)}; methods: {', '.join(METHODS)}"
+        )
+    method = _build(METHODS[name].Settings, chosen, "method", f"method {name}")
+    rest = _build(Recipe, {key: value for key, value in values.items() if key != "method"}, "", "a recipe")
+    return dataclasses.replace(rest, method=method)
+
+
+def recipe_to_dict(recipe: Recipe[Any]) -> dict[str, Any]:
+    values = dataclasses.asdict(recipe)
+    return {**values, "method": {"name": recipe.method_name, **values["method"]}}
+
+
+def differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted names of the settings in which two recipes differ, with both values."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in {**ours, **theirs}:
+        mine, other = ours.get(key), theirs.get(key)
+        if isinstance(mine, dict) and isinstance(other, dict):
+            found |= differences(mine, other, f"{prefix}{key}.")
+        elif _plain(mine) != _plain(other):
+            found[prefix + key] = (mine, other)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _build(cls: Any, values: Any, where: str, title: str) -> Any:
+    """A dataclass from a table, refusing what the dataclass does not declare."""
+    hints = get_type_hints(cls)
+    known = [f.name for f in dataclasses.fields(cls)]
+    arguments = {}
+    for key, value in _table(values, title).items():
+        if key not in known:
+            raise InputError(
+                f"{title} has no setting {key!r}{_did_you_mean(key, known)}; settings: {', '.join(known)}"
+            )
+        place = f"{where}.{key}" if where else key
+        if dataclasses.is_dataclass(hints[key]):
+            arguments[key] = _build(hints[key], value, place, place)
+        else:
+            arguments[key] = _checked(value, hints[key], place)
+    return cls(**arguments)
+
+
+def _table(values: Any, title: str) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise InputError(f"{title} is {values!r}; it must be a table of settings, like [{title}]")
+    return values
+
+
+def _checked(value: Any, hint: Any, place: str) -> Any:
+    """The value as the type the dataclass declares, or an error that says what is expected."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        for option in inner:
+            try:
+                return _checked(value, option, place)
+            except InputError:
+                continue
+    elif origin is Literal:
+        if value in inner:
+            return value
+        raise InputError(
+            f"{place} is {value!r}{_did_you_mean(str(value), inner)}; "
+            f"choose one of {', '.join(map(str, inner))}"
+        )
+    elif origin is tuple and isinstance(value, list | tuple):
+        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
+        if len(kinds) == len(value):
+            return tuple(_checked(v, kind, place) for v, kind in zip(value, kinds, strict=True))
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
+    raise InputError(f"{place} is {value!r}; it must be of type {expected}")
+
+
+def _did_you_mean(name: str, choices: Iterable[Any]) -> str:
+    near = difflib.get_close_matches(name, [str(choice) for choice in choices], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _recipes_near(path: Path) -> list[str]:
+    folder = next((parent for parent in path.parents if parent.is_dir()), Path())
+    return [str(found) for found in sorted(folder.rglob("*.toml"))[:1000]] if folder != Path("/") else []

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from references import augment as reference
+
+from varcon.augment import POLICIES, AugmentSettings, augment, ops, policies, prepare
+from varcon.core import InputError
+
+torch.set_num_threads(1)
+
+ZERO, ONE = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)  # a mean and a std that leave the view in [0, 1]
+MEAN, STD = (0.49, 0.48, 0.45), (0.20, 0.21, 0.22)
+EVERY_POLICY = [
+    AugmentSettings(policy="none"),
+    AugmentSettings(policy="crop-flip"),
+    AugmentSettings(blur=0.5),
+]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def noise(n: int, height: int, width: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, 256, (n, 3, height, width), dtype=torch.uint8, generator=seeded(seed))
+
+
+def sim_by_reference(
+    image: np.ndarray, draw: policies.SimDraw, index: int, order, blur_last: bool
+) -> np.ndarray:
+    size = image.shape[1:]
+    box = tuple(int(field[index]) for field in draw.boxes)
+    view = reference.resized_crop(image, box, size, bool(draw.flip[index]))
+    sigma = 0.0 if draw.sigma is None else float(draw.sigma[index])
+    if not blur_last:
+        view = reference.blurred(view, sigma, policies.blur_radius(size[0]))
+    factors = [float(f[index]) for f in (draw.brightness, draw.contrast, draw.saturation, draw.hue)]
+    view = reference.jittered(view, factors, order)
+    if draw.grey[index]:
+        view = reference.grey(view)
+    if blur_last:
+        view = reference.blurred(view, sigma, policies.blur_radius(size[0]))
+    return view.clip(0, 1)
+
+
+@pytest.mark.parametrize("size", [8, 32, 96])
+@pytest.mark.parametrize("blur", [0.0, 0.5])
+def test_sim_equals_its_steps_one_image_at_a_time(size, blur):
+    n = 30
+    images = noise(n, size, size)
+    settings = AugmentSettings(blur=blur)
+    draw = policies.draw_sim(n, (size, size), settings, seeded(1))
+    ours = augment(images, settings, ZERO, ONE, seeded(1)).numpy()
+    orders = itertools.cycle(itertools.permutations(range(4)))
+    for index, order in zip(range(n), orders, strict=False):
+        theirs = sim_by_reference(images[index].numpy(), draw, index, order, blur_last=False)
+        np.testing.assert_allclose(ours[index], theirs, atol=3e-5)
+
+
+def test_blurring_before_the_colours_is_as_good_as_after():
+    n = 30
+    images = noise(n, 32, 32)
+    draw = policies.draw_sim(n, (32, 32), AugmentSettings(blur=1.0), seeded(2))
+    draw = draw._replace(brightness=0.5 * draw.brightness)  # so that no clamp hides or adds a difference
+    ours = policies.apply_sim(images, draw).numpy()
+    for index in range(n):
+        theirs = sim_by_reference(images[index].numpy(), draw, index, range(4), blur_last=True)
+        np.testing.assert_allclose(ours[index], theirs, atol=1 / 255)
+
+
+@pytest.mark.parametrize("settings", EVERY_POLICY, ids=lambda settings: settings.policy)
+@pytest.mark.parametrize(("height", "width"), [(8, 8), (32, 32), (20, 28), (224, 224)])
+def test_views_are_float32_in_range_in_channels_last_and_the_input_stays(settings, height, width):
+    images = noise(3, height, width)
+    before = images.clone()
+    view = augment(images, settings, ZERO, ONE, seeded())
+    assert torch.equal(images, before)
+    assert view.shape == images.shape and view.dtype == torch.float32
+    assert view.is_contiguous(memory_format=torch.channels_last)
+    assert view.min() >= 0 and view.max() <= 1
+    normalised = augment(images, settings, MEAN, STD, seeded())
+    expected = (view - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1)
+    torch.testing.assert_close(normalised, expected, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("settings", EVERY_POLICY, ids=lambda settings: settings.policy)
+def test_the_layout_of_the_input_does_not_matter(settings):
+    images = noise(4, 20, 28)
+    other = images.contiguous(memory_format=torch.channels_last)
+    views = [augment(pixels, settings, MEAN, STD, seeded()) for pixels in (images, other)]
+    torch.testing.assert_close(*views, atol=1e-6, rtol=0)
+
+
+def test_none_and_prepare_are_the_image_itself():
+    images = noise(5, 32, 32)
+    view = augment(images, AugmentSettings(policy="none"), ZERO, ONE, seeded())
+    assert torch.equal((view * 255).round().byte(), images)
+    assert torch.equal(view, images / 255)
+    assert torch.equal(
+        prepare(images, MEAN, STD), augment(images, AugmentSettings(policy="none"), MEAN, STD, seeded())
+    )
+
+
+def test_crop_flip_makes_each_shifted_image_equally_often():
+    n, shift = 10_000, 2
+    image = noise(1, 8, 8)
+    settings = AugmentSettings(policy="crop-flip", shift=shift)
+    views = augment(image.expand(n, -1, -1, -1), settings, ZERO, ONE, seeded(3))
+    found, counts = views.flatten(1).unique(dim=0, return_counts=True)
+    expected = {
+        reference.shifted(image[0].numpy(), down, right, shift, flip).tobytes()
+        for down in range(-shift, shift + 1)
+        for right in range(-shift, shift + 1)
+        for flip in (False, True)
+    }
+    assert {(255 * view).round().byte().numpy().tobytes() for view in found} == expected
+    assert len(expected) == 50
+    assert (counts - n / 50).abs().max() < 4 * (n / 50) ** 0.5
+
+
+def test_sim_draws_anew_for_each_image():
+    n = 256
+    settings = AugmentSettings(jitter_probability=1)  # two crops without jitter may well be the same
+    views = augment(noise(1, 16, 16).expand(n, -1, -1, -1), settings, ZERO, ONE, seeded(4))
+    assert len(views.flatten(1).unique(dim=0)) == n
+
+
+def test_sim_honours_probabilities_and_strengths():
+    n = 20_000
+    settings = AugmentSettings(flip=0.3, jitter=(0.4, 0.3, 1.5, 0.1), blur=0.25)
+    draw = policies.draw_sim(n, (32, 32), settings, seeded(5))
+    assert draw.sigma is not None
+    jittered, blurred = draw.brightness != 1, draw.sigma != 0
+    for happened, probability in ((draw.flip, 0.3), (jittered, 0.8), (draw.grey, 0.2), (blurred, 0.25)):
+        spread = (probability * (1 - probability) / n) ** 0.5
+        assert abs(happened.float().mean() - probability) < 4 * spread
+    uniform = (
+        (draw.brightness[jittered], 0.6, 1.4),
+        (draw.contrast[jittered], 0.7, 1.3),
+        (draw.saturation[jittered], 0.0, 2.5),  # not below zero
+        (draw.hue[jittered], -0.1, 0.1),
+        (draw.sigma[blurred], 0.1, 2.0),
+    )
+    for values, low, high in uniform:
+        assert low <= values.min() and values.max() <= high
+        quarters = torch.histc(values, bins=4, min=low, max=high) / len(values)
+        assert (quarters - 0.25).abs().max() < 4 * (0.25 * 0.75 / len(values)) ** 0.5
+    assert (draw.contrast[~jittered] == 1).all() and (draw.saturation[~jittered] == 1).all()
+    assert (draw.hue[~jittered] == 0).all()
+    # Draws do not depend on one another: one image's flip, grey and factors are uncorrelated.
+    table = torch.stack([draw.flip.float(), draw.grey.float(), *(f - f.mean() for f in draw[2:6])])
+    off_diagonal = torch.corrcoef(table) - torch.eye(6)
+    assert off_diagonal.abs().max() < 5 / n**0.5
+
+
+@pytest.mark.parametrize("probability", [0.0, 1.0])
+def test_certain_and_impossible_events(probability):
+    settings = AugmentSettings(
+        flip=probability, jitter_probability=probability, grey=probability, blur=probability
+    )
+    draw = policies.draw_sim(2000, (32, 32), settings, seeded(6))
+    assert draw.flip.eq(bool(probability)).all() and draw.grey.eq(bool(probability)).all()
+    assert (draw.brightness != 1).float().mean().round() == probability
+    assert draw.sigma is None if probability == 0 else (draw.sigma > 0).all()
+
+
+@pytest.mark.parametrize("settings", EVERY_POLICY, ids=lambda settings: settings.policy)
+def test_randomness_comes_from_the_generator_alone(settings):
+    images = noise(16, 32, 32)
+    before = torch.get_rng_state()
+    first = augment(images, settings, MEAN, STD, seeded(7))
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(123)
+    generator = seeded(7)
+    assert torch.equal(augment(images, settings, MEAN, STD, generator), first)
+    again = augment(images, settings, MEAN, STD, generator)
+    assert torch.equal(again, first) == (settings.policy == "none")
+
+
+@pytest.mark.parametrize("settings", EVERY_POLICY, ids=lambda settings: settings.policy)
+def test_mixed_precision_around_it_changes_nothing(settings):
+    images = noise(4, 32, 32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = augment(images, settings, MEAN, STD, seeded(8))
+    assert torch.equal(inside, augment(images, settings, MEAN, STD, seeded(8)))
+
+
+def test_applying_a_draw_needs_no_value_on_the_host():
+    """Meta tensors have no values: whatever looked at one, as a compiler's graph cannot, would fail here."""
+    draw = policies.draw_sim(4, (32, 32), AugmentSettings(blur=0.5), seeded())
+    assert draw.sigma is not None
+    boxes = ops.Boxes(*(field.to("meta") for field in draw.boxes))
+    draw = policies.SimDraw(boxes, *(field.to("meta") for field in draw[1:]))  # type: ignore[union-attr]
+    view = policies.apply_sim(noise(4, 32, 32).to("meta"), draw)
+    assert view.device.type == "meta" and view.shape == (4, 3, 32, 32)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("settings", EVERY_POLICY, ids=lambda settings: settings.policy)
+def test_on_a_gpu_without_waiting_for_it(settings):
+    images = noise(16, 32, 32).cuda()
+    generator = torch.Generator("cuda").manual_seed(0)
+    augment(images, settings, MEAN, STD, generator)  # libraries load
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        generator.manual_seed(9)
+        view = augment(images, settings, MEAN, STD, generator)
+        generator.manual_seed(9)
+        again = augment(images, settings, MEAN, STD, generator)
+        generator.manual_seed(9)
+        draw = policies.draw_sim(16, (32, 32), settings, generator)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert view.is_cuda and torch.equal(view, again)
+    if settings.policy == "sim":
+        assert draw.sigma is not None
+        boxes = ops.Boxes(*(field.cpu() for field in draw.boxes))
+        draw = policies.SimDraw(boxes, *(field.cpu() for field in draw[1:]))  # type: ignore[union-attr]
+        on_cpu = ops.normalise(policies.apply_sim(images.cpu(), draw), MEAN, STD)
+        torch.testing.assert_close(view.cpu(), on_cpu, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"policy": "simm"}, "no policy 'simm'; choose one of none, crop-flip, sim"),
+        ({"views": 0}, "augment.views is 0"),
+        ({"crop_area": (0.0, 1.0)}, "augment.crop_area"),
+        ({"crop_area": (0.9, 0.2)}, "in that order"),
+        ({"crop_area": (0.2, 1.1)}, "at most 1"),
+        ({"flip": 1.5}, "augment.flip is 1.5"),
+        ({"jitter_probability": -0.1}, "augment.jitter_probability"),
+        ({"grey": float("nan")}, "augment.grey"),
+        ({"blur": 2}, "augment.blur"),
+        ({"jitter": (0.4, 0.4, 0.4)}, "four strengths"),
+        ({"jitter": (-0.4, 0.4, 0.4, 0.1)}, "at least 0"),
+        ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "at most 0.5"),
+        ({"shift": -1}, "augment.shift is -1"),
+    ],
+)
+def test_settings_that_cannot_be_used(wrong, message):
+    with pytest.raises(InputError, match=message):
+        AugmentSettings(**wrong)
+
+
+def test_images_that_cannot_be_used():
+    with pytest.raises(
+        InputError, match=r"images are torch.float32 \[2, 3, 8, 8\]; pass them as torch.uint8"
+    ):
+        augment(torch.zeros(2, 3, 8, 8), AugmentSettings(), MEAN, STD, seeded())
+    with pytest.raises(InputError, match=r"\[2, 1, 8, 8\]"):
+        prepare(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), MEAN, STD)
+    with pytest.raises(InputError, match="set it to at most 7"):
+        augment(noise(2, 8, 8), AugmentSettings(policy="crop-flip", shift=8), MEAN, STD, seeded())
+
+
+def test_every_policy_is_tested_here():
+    assert {settings.policy for settings in EVERY_POLICY} == set(POLICIES)

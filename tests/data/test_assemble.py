@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from varcon.data.assemble import available_memory, channel_statistics, resize
+
+
+def test_statistics_agree_with_numpy(generator: torch.Generator) -> None:
+    images = torch.randint(0, 256, (150, 3, 6, 6), dtype=torch.uint8, generator=generator)
+    images[:, 1] //= 4
+    mean, std = channel_statistics(images)
+    scaled = images.double().numpy() / 255
+    np.testing.assert_allclose(mean, scaled.mean((0, 2, 3)), rtol=1e-12)
+    np.testing.assert_allclose(std, scaled.std((0, 2, 3)), rtol=1e-9)
+
+
+def test_constant_images_do_not_divide_by_zero() -> None:
+    mean, std = channel_statistics(torch.full((70, 3, 4, 4), 51, dtype=torch.uint8))
+    assert mean == pytest.approx((0.2, 0.2, 0.2))
+    assert std == (1e-3, 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("size", [5, 8, 23])
+def test_resize_agrees_with_pillow(size: int, generator: torch.Generator) -> None:
+    images = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8, generator=generator)
+    for image, resized in zip(images, resize(images, size), strict=True):
+        picture = Image.fromarray(image.permute(1, 2, 0).numpy())
+        oracle = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+        assert np.abs(oracle.astype(int) - resized.numpy()).max() <= 1
+
+
+def test_available_memory_is_plausible() -> None:
+    available = available_memory()
+    assert available is None or 10**7 < available < 10**14

@@ -1,0 +1,351 @@
+import io
+import threading
+import time
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from varcon.core import InputError
+from varcon.data import assemble, folder
+from varcon.data.folder import decode, load_folder, usual_size
+
+SHARED = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def smooth(height: int, width: int) -> Image.Image:
+    """Something that survives JPEG."""
+    small = Image.fromarray(noise(4, 4))
+    return small.resize((width, height), Image.Resampling.BICUBIC)
+
+
+def save(file: Path, image: Any, **options: Any) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, **options)
+    return file
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two classes, three training images and one test image each, 6 x 6 pixels."""
+    for seed in range(8):
+        part, number = ("train", seed // 2) if seed < 6 else ("test", 0)
+        save(tmp_path / part / ("bee", "ant")[seed % 2] / f"{number}.png", noise(6, 6, seed))
+    return tmp_path
+
+
+def pixels(file: Path, size: int) -> np.ndarray:
+    return decode([file], size)[0].permute(1, 2, 0).numpy()
+
+
+# ---- what is read ----
+
+
+def test_round_trip_of_png(root: Path) -> None:
+    data = load_folder(str(root))
+    assert data.classes == ["ant", "bee"]
+    assert data.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.test.labels.tolist() == [0, 1]
+    for images, seeds in ((data.train.images, (1, 3, 5, 0, 2, 4)), (data.test.images, (7, 6))):
+        expected = np.stack([noise(6, 6, seed) for seed in seeds]).transpose(0, 3, 1, 2)
+        assert np.array_equal(images.numpy(), expected)
+        assert images.is_contiguous() and images.dtype == torch.uint8
+    scaled = data.train.images.double() / 255
+    np.testing.assert_allclose(data.mean, scaled.mean((0, 2, 3)))
+    np.testing.assert_allclose(data.std, scaled.std((0, 2, 3), correction=0))
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_other_names_of_the_test_split(root: Path, name: str) -> None:
+    (root / "test").rename(root / name)
+    assert len(load_folder(str(root)).test) == 2
+
+
+def test_test_is_preferred_and_may_lack_a_class(root: Path) -> None:
+    save(root / "val" / "ant" / "0.png", noise(6, 6))
+    (root / "test" / "ant" / "0.png").unlink()
+    (root / "test" / "ant").rmdir()
+    assert load_folder(str(root)).test.labels.tolist() == [1]
+
+
+def test_hidden_and_other_files_are_passed_over(root: Path) -> None:
+    save(root / "train" / "ant" / "9.PNG", noise(6, 6))
+    for name in (".hidden.png", "notes.txt", "Thumbs.db"):
+        (root / "train" / "ant" / name).write_text("no image")
+    (root / "train" / ".cache").mkdir()
+    (root / "train" / "readme.png").write_text("no class")
+    assert load_folder(str(root)).train.labels.tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6), (6, 6), (7, 6)])
+def test_centre_is_kept_at_native_size(tmp_path: Path, shape: tuple[int, int]) -> None:
+    image = noise(*shape)
+    top, left = (shape[0] - 6) // 2, (shape[1] - 6) // 2
+    file = save(tmp_path / "image.png", image)
+    assert np.array_equal(pixels(file, 6), image[top : top + 6, left : left + 6])
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "jpeg", "png", "bmp", "webp", "gif", "tif", "tiff", "ppm"])
+def test_every_format_as_pillow_reads_it(tmp_path: Path, suffix: str) -> None:
+    file = save(tmp_path / f"image.{suffix}", smooth(20, 20))
+    with Image.open(file) as image:
+        assert np.array_equal(pixels(file, 20), np.asarray(image.convert("RGB")))
+
+
+@pytest.mark.parametrize("size", [16, 40, 100])  # the margins are even: no half pixels
+def test_resizing_agrees_with_resize_then_crop(tmp_path: Path, size: int) -> None:
+    file = save(tmp_path / "image.png", smooth(60, 90))
+    with Image.open(file) as image:
+        resized = np.asarray(image.resize((size * 3 // 2, size), Image.Resampling.BILINEAR)).astype(int)
+    left = (resized.shape[1] - size) // 2
+    assert np.abs(resized[:, left : left + size] - pixels(file, size)).max() <= 1
+
+
+def test_large_jpeg_decoded_small_is_the_same_picture(tmp_path: Path) -> None:
+    file = save(tmp_path / "image.jpg", smooth(800, 800), quality=90)
+    with Image.open(file) as image:
+        whole = np.asarray(image.resize((40, 40), Image.Resampling.BILINEAR)).astype(int)
+    assert np.abs(whole - pixels(file, 40)).max() <= 2
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation(tmp_path: Path, orientation: int) -> None:
+    upright = noise(4, 6)
+    stored = {  # where the first row and the first column of the stored image lie in the upright one
+        1: upright,
+        2: upright[:, ::-1],
+        3: upright[::-1, ::-1],
+        4: upright[::-1],
+        5: upright.transpose(1, 0, 2),
+        6: upright[:, ::-1].transpose(1, 0, 2),
+        7: upright[::-1, ::-1].transpose(1, 0, 2),
+        8: upright[::-1].transpose(1, 0, 2),
+    }[orientation]
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = save(tmp_path / "image.png", np.ascontiguousarray(stored), exif=exif)
+    assert np.array_equal(pixels(file, 4), upright[:, 1:5])
+
+
+def test_broken_exif_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    file = save(tmp_path / "image.png", noise(5, 5), exif=b"Exif\0\0nonsense")
+    assert np.array_equal(pixels(file, 5), noise(5, 5))
+
+
+def test_grey_palette_alpha_and_deep_images(tmp_path: Path) -> None:
+    colour = noise(5, 5)
+    grey = colour[..., 0]
+    repeated = np.repeat(grey[..., None], 3, axis=2)
+    assert np.array_equal(pixels(save(tmp_path / "grey.png", grey), 5), repeated)
+    alpha = np.dstack([colour, np.full((5, 5), 128, np.uint8)])
+    assert np.array_equal(pixels(save(tmp_path / "alpha.png", alpha), 5), colour)
+    palette = Image.fromarray(colour).quantize(25)
+    assert np.array_equal(
+        pixels(save(tmp_path / "palette.png", palette), 5), np.asarray(palette.convert("RGB"))
+    )
+    deep = grey.astype(np.uint16) * 257
+    assert np.array_equal(pixels(save(tmp_path / "deep.png", deep), 5), repeated)
+    assert np.array_equal(pixels(save(tmp_path / "deep.tif", deep), 5), repeated)
+    black_and_white = Image.fromarray(grey).convert("1")
+    assert set(np.unique(pixels(save(tmp_path / "two.png", black_and_white), 5))) <= {0, 255}
+
+
+def test_warnings_of_pillow_stay_inside(root: Path) -> None:
+    """Warnings are errors in this suite; a palette with several transparent entries makes Pillow warn."""
+    palette = Image.fromarray(noise(6, 6)).quantize(8)
+    file = save(root / "train" / "ant" / "0.png", palette, transparency=bytes([0, 100, 200, 255]))
+    with pytest.warns(UserWarning, match="Transparency"), Image.open(file) as image:
+        image.convert("RGB")
+    images = load_folder(str(root)).train.images
+    assert np.array_equal(images[0].permute(1, 2, 0).numpy(), np.asarray(palette.convert("RGB")))
+
+
+# ---- sizes, memory, threads ----
+
+
+def test_default_size_is_the_median_short_side(tmp_path: Path) -> None:
+    sides = [(3, 50), (20, 9), (9, 9), (100, 40), (8, 80)]
+    files = [save(tmp_path / f"{i}.png", noise(*shape)) for i, shape in enumerate(sides)]
+    assert usual_size(files) == 9
+    large = save(tmp_path / "large.png", np.zeros((300, 400), np.uint8))
+    assert usual_size([large]) == 224
+
+
+def test_given_size(root: Path) -> None:
+    assert load_folder(str(root), image_size=11).train.images.shape == (6, 3, 11, 11)
+
+
+def test_parallel_equals_serial(tmp_path: Path) -> None:
+    files = [save(tmp_path / f"{i:03}.jpg", noise(20 + i % 7, 20 + i % 5, i)) for i in range(100)]
+    serial = np.stack([folder.with_image(file, lambda image: folder.square(image, 16)) for file in files])
+    parallel = decode(files, 16, workers=8)
+    assert np.array_equal(serial.transpose(0, 3, 1, 2), parallel.numpy())
+
+
+def test_progress_counts_to_the_end(root: Path) -> None:
+    for i in range(40):
+        save(root / "train" / "ant" / f"more {i}.png", noise(6, 6))
+    calls: list[tuple[int, int, str]] = []
+    load_folder(str(root), progress=lambda *call: calls.append(call))
+    measured = [(done, total) for done, total, what in calls if what == "measuring images"]
+    decoded = [(done, total) for done, total, what in calls if what == "decoding images"]
+    assert measured == [(16, 46), (32, 46), (46, 46)]
+    assert decoded == [(16, 48), (32, 48), (48, 48)]
+
+
+def test_memory_is_asked_for_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assemble, "available_memory", lambda: 240_000_000)
+    with pytest.raises(
+        InputError, match=r"8 images of 5000 x 5000 .* 0\.60 GB .* 0\.24 GB .* to 3162 or less"
+    ):
+        load_folder(str(root), image_size=5000)
+
+
+# ---- what is refused ----
+
+
+def test_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no folder .*absent: correct data\.path"):
+        load_folder(str(tmp_path / "absent"))
+
+
+def test_no_train_folder(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no folder train: the layout is train/<class>"):
+        load_folder(str(tmp_path))
+
+
+def test_no_class_folders(root: Path) -> None:
+    for file in sorted((root / "train").glob("*/*")):
+        file.rename(root / "train" / f"{file.parent.name} {file.name}")
+    for class_folder in (root / "train" / "ant", root / "train" / "bee"):
+        class_folder.rmdir()
+    with pytest.raises(InputError, match="train has no folder per class: the layout is"):
+        load_folder(str(root))
+
+
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_empty_class_folder(root: Path, part: str) -> None:
+    for file in (root / part / "bee").iterdir():
+        file.rename(file.with_suffix(".txt"))
+    with pytest.raises(InputError, match=rf"{part}/bee holds no image .*: add some or remove it"):
+        load_folder(str(root))
+
+
+def test_no_test_split(root: Path) -> None:
+    (root / "test").rename(root / "other")
+    with pytest.raises(InputError, match="none of the folders test, val, valid, validation: the layout is"):
+        load_folder(str(root))
+
+
+def test_unknown_test_class(root: Path) -> None:
+    save(root / "test" / "cat" / "0.png", noise(6, 6))
+    with pytest.raises(InputError, match="test/cat is a class without training images: add them"):
+        load_folder(str(root))
+
+
+def truncated(suffix: str) -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(noise(64, 64)).save(stream, suffix)  # noise: nearly all of the file is pixels
+    return stream.getvalue()[: len(stream.getvalue()) // 2]
+
+
+@pytest.mark.parametrize("image_size", [0, 6])
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "cannot identify"),
+        (b"no image", "cannot identify"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "cannot identify"),  # Pillow could read it
+        (truncated("jpeg"), "truncated"),
+        (truncated("png"), "."),
+        (truncated("webp"), "."),
+        (truncated("tiff"), "."),
+    ],
+    ids=["empty", "text", "postscript", "jpeg", "png", "webp", "tiff"],
+)
+def test_bad_image(root: Path, content: bytes, reason: str, image_size: int) -> None:
+    file = root / "test" / "bee" / "0.png" if image_size else root / "train" / "bee" / "1.png"
+    file.write_bytes(content)
+    with pytest.raises(
+        InputError, match=rf"cannot be read \(.*{reason}.*\): repair, shrink or remove"
+    ) as caught:
+        load_folder(str(root), image_size)
+    assert str(caught.value).startswith(f"{file} ")
+
+
+def test_decompression_bomb(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 25)
+    with pytest.warns(Image.DecompressionBombWarning), Image.open(root / "test" / "ant" / "0.png"):
+        pass
+    assert load_folder(str(root)).image_size == 6  # 36 pixels: Pillow only warns
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 15)
+    with pytest.raises(InputError, match=r"train/ant/0\.png cannot be read .*exceeds limit of 30.*shrink"):
+        load_folder(str(root))
+
+
+def test_32_bit_image(root: Path) -> None:
+    save(root / "train" / "ant" / "4.tif", np.zeros((6, 6), np.float32))
+    with pytest.raises(InputError, match=r"4\.tif cannot be read .*32 bits.* save it with 8"):
+        load_folder(str(root))
+
+
+def test_first_error_in_order_escapes_and_stops_the_rest() -> None:
+    """Item 40 fails late, later chunks at once: 40 is named, and most work is left undone."""
+    threads = threading.active_count()
+    begun = []
+    failed = threading.Event()
+
+    def work(i: int) -> int:
+        begun.append(i)
+        if i == 40:
+            failed.wait(5)
+        elif i >= 48:
+            failed.set()
+        if i >= 40:
+            time.sleep(0.001)
+            raise InputError(f"item {i}")
+        return i
+
+    with pytest.raises(InputError, match=r"^item 40$"):
+        folder.in_order(work, 100_000, "testing", workers=4)
+    assert failed.is_set()
+    assert len(begun) < 50_000
+    assert threading.active_count() == threads
+
+
+def test_interrupt_in_progress_stops_the_work() -> None:
+    begun = []
+
+    def interrupt(done: int, total: int, what: str) -> None:
+        raise KeyboardInterrupt
+
+    def work(i: int) -> None:
+        begun.append(i)
+        time.sleep(0.0005)
+
+    with pytest.raises(KeyboardInterrupt):
+        folder.in_order(work, 100_000, "testing", interrupt, workers=2)
+    assert len(begun) < 50_000
+
+
+# ---- real photographs ----
+
+
+@pytest.mark.skipif(not (SHARED / "oxford_pets.zip").exists(), reason="the photographs are not here")
+def test_real_photographs(tmp_path: Path) -> None:
+    with zipfile.ZipFile(SHARED / "oxford_pets.zip") as archive:
+        names = [name for name in archive.namelist() if name.split("/")[1] in ("Abyssinian", "pug")]
+        archive.extractall(tmp_path, names)
+    data = load_folder(str(tmp_path))
+    assert data.classes == ["Abyssinian", "pug"]
+    assert len(data.train) + len(data.test) == len([name for name in names if name.endswith(".jpg")])
+    assert data.image_size == 64
+    assert all(0.3 < mean < 0.6 for mean in data.mean) and all(0.2 < std < 0.35 for std in data.std)

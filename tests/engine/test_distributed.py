@@ -1,0 +1,41 @@
+"""Two processes on gloo against one process on the union of their batches."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from references.two_processes import MODES, SAMPLES, ten_steps, worker
+
+
+@pytest.mark.parametrize("cut", [SAMPLES // 2, 5])
+def test_two_processes_equal_one(tmp_path, cut):
+    """Equal halves, and parts of 5 and 19 samples."""
+    mp.start_processes(worker, (str(tmp_path), cut), nprocs=2, start_method="spawn")
+    for number, options in enumerate(MODES):
+        expected = ten_steps(options, rank=0, cut=None)
+        for rank in (0, 1):
+            got = torch.load(tmp_path / f"{number}-{rank}.pt", weights_only=True)
+            for ours, theirs in zip(got, expected, strict=True):
+                for name, value in theirs.items():
+                    assert (ours[name] - value).abs().max() < 1e-6, (options, rank, name)
+        assert expected[0]["loss.epsilon"] != 0
+
+
+def test_training_starts_under_torchrun(tmp_path):
+    """Both processes train one run; its weights are those of both and its journal is one."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    recipe = Path(__file__).parents[2] / "recipes/digits/varcon.toml"
+    flags = ["--train.epochs", "1", "--train.batch-size", "256", "--train.device", "cpu"]
+    done = subprocess.run(
+        [*command, "-m", "varcon", "train", str(recipe), "--out", str(tmp_path / "run"), *flags],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/encoder.safetensors").exists()
+    assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 1
+    assert len(torch.load(tmp_path / "run/last.ckpt", weights_only=True)["generators"]) == 2

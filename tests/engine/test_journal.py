@@ -1,0 +1,34 @@
+import json
+
+import pytest
+import torch
+
+from varcon.engine.journal import Averages, Journal, read_rows
+
+
+def test_rows_past_the_checkpoint_are_dropped(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with Journal(path, 0) as journal:
+        for step in (10, 20, 30):
+            journal.write({"step": step, "loss": 1 / step})
+    with path.open("a") as file:
+        file.write('{"step": 40, "lo')  # killed while writing
+    assert [row["step"] for row in read_rows(path)] == [10, 20, 30]
+    with Journal(path, 20) as journal:
+        journal.write({"step": 30, "loss": 0.5})
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"step": 10, "loss": 0.1},
+        {"step": 20, "loss": 0.05},
+        {"step": 30, "loss": 0.5},
+    ]
+
+
+def test_averages_are_means_between_rows():
+    averages = Averages()
+    for value in (1.0, 2.0, 6.0):
+        averages.add({"loss": torch.tensor(value)})
+    row = averages.take(images_per_step=4)
+    assert row["loss"] == pytest.approx(3.0)
+    assert row["images_per_second"] > 0
+    averages.add({"loss": torch.tensor(5.0)})
+    assert averages.take(4)["loss"] == pytest.approx(5.0)

@@ -1,0 +1,150 @@
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from varcon import Recipe, run
+from varcon.core import InputError, Progress, RunError
+from varcon.data import DataSettings, load
+from varcon.engine.loop import Interrupted, epoch_order
+from varcon.recipe import TrainSettings
+
+QUICK = TrainSettings(epochs=4, batch_size=256, device="cpu", warmup_epochs=1)
+
+
+def recipe(**train):
+    return Recipe(train=replace(QUICK, **train))
+
+
+def weights(folder):
+    return (folder / "encoder.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nothing interrupted."""
+    return run.train(recipe(), tmp_path_factory.mktemp("loop") / "whole")
+
+
+def rows(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_the_loss_falls_and_every_metric_is_noted(whole):
+    found = rows(whole)
+    assert [row["step"] for row in found] == [5, 10, 15, 20]
+    assert found[-1]["loss"] < found[0]["loss"]
+    for row in found:
+        assert row["loss"] == pytest.approx(row["kl"] + row["nll"], rel=1e-5)
+        assert 0.1 - row["epsilon"] - 1e-3 <= row["tau2"] <= 0.1 + row["epsilon"] + 1e-3
+        assert row["images_per_second"] > 0
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not(whole, tmp_path):
+    assert weights(run.train(recipe(), tmp_path / "same")) == weights(whole)
+    assert weights(run.train(recipe(seed=1), tmp_path / "other")) != weights(whole)
+
+
+def stop_at(step, number):
+    def watch(progress: Progress, row):
+        if progress.step == step:
+            os.kill(os.getpid(), number)
+
+    return watch
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_resuming_ends_at_the_same_bytes(whole, tmp_path, number):
+    folder = tmp_path / "run"
+    for step in (3, 7, 15):  # within an epoch, within another, at an epoch's end
+        with pytest.raises(Interrupted, match=f"stopped and saved at step {step} of 20") as caught:
+            run.train(recipe(), folder, resume=True, watch=stop_at(step, number))
+        assert caught.value.signal == number
+        assert torch.load(folder / "last.ckpt", weights_only=True)["step"] == step
+    run.train(recipe(), folder, resume=True)
+    assert weights(folder) == weights(whole)
+    assert [row["step"] for row in rows(folder)] == [5, 10, 15, 20]
+    assert signal.getsignal(number) is not None
+
+
+def test_three_kills_and_resumes_end_at_the_same_bytes(tmp_path):
+    """SIGKILL at random moments of a run in its own process, through the command line."""
+    toml = tmp_path / "short.toml"
+    toml.write_text(
+        '[train]\nepochs = 6\nbatch_size = 256\ndevice = "cpu"\n[augment]\npolicy = "sim"\n[encoder]\n'
+    )
+    command = [sys.executable, "-m", "varcon", "train", str(toml), "--resume", "--out"]
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    chance = random.Random(0)
+    killed, log = tmp_path / "killed", tmp_path / "killed/metrics.jsonl"
+    for _ in range(3):
+        already = len(log.read_text().splitlines()) if log.exists() else 0
+        process = subprocess.Popen(
+            [*command, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        while process.poll() is None and (not log.exists() or len(log.read_text().splitlines()) <= already):
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.4))
+        assert process.poll() is None, "the run ended before it could be killed"
+        process.kill()
+        process.wait()
+        assert not (killed / "encoder.safetensors").exists()
+    subprocess.run([*command, str(killed)], check=True, capture_output=True)
+    assert weights(killed) == weights(tmp_path / "whole")
+
+
+def test_resuming_refuses_another_recipe(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        run.train(recipe(), folder, watch=stop_at(3, signal.SIGTERM))
+    before = (folder / "last.ckpt").read_bytes()
+    with pytest.raises(
+        InputError, match=r"begun with train\.learning_rate = 0\.2 and cannot go on with 0\.7"
+    ):
+        run.train(recipe(learning_rate=0.7), folder, resume=True)
+    assert (folder / "last.ckpt").read_bytes() == before
+    run.train(recipe(checkpoint_every=2), folder, resume=True)  # this changes nothing that is computed
+
+
+def test_half_precision_trains(tmp_path):
+    """On few images: processors without half-precision arithmetic convolve slowly."""
+    digits = load(DataSettings()).train
+    images = digits.images[:64].permute(0, 2, 3, 1).numpy()
+    labels = digits.labels[:64].numpy()
+    path = tmp_path / "few.npz"
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    found = {}
+    for precision in ("fp32", "bf16", "fp16"):
+        few = replace(
+            recipe(epochs=3, batch_size=32, precision=precision), data=DataSettings("npz", str(path))
+        )
+        found[precision] = rows(run.train(few, tmp_path / precision))
+    for precision in ("bf16", "fp16"):
+        assert found[precision][0]["loss"] == pytest.approx(found["fp32"][0]["loss"], rel=0.02)
+        assert found[precision][-1]["loss"] < found[precision][0]["loss"]
+
+
+def test_divergence_ends_in_one_sentence(tmp_path):
+    with pytest.raises(RunError, match=r"training diverged at step .* lower train\.learning_rate") as caught:
+        run.train(recipe(learning_rate=1e12, warmup_epochs=0), tmp_path / "run")
+    assert not isinstance(caught.value, InputError)
+    assert not (tmp_path / "run/encoder.safetensors").exists()
+
+
+def test_a_batch_larger_than_the_data(tmp_path):
+    with pytest.raises(InputError, match=r"batch_size is 4096 but there are only 1297 training images"):
+        run.train(recipe(batch_size=4096), tmp_path / "run")
+
+
+def test_order_is_a_permutation_of_its_own_for_each_seed_and_epoch():
+    orders = [epoch_order(50, seed, epoch, torch.device("cpu")) for seed in (0, 1) for epoch in (0, 1)]
+    assert all(torch.equal(order.sort().values, torch.arange(50)) for order in orders)
+    assert len({tuple(order.tolist()) for order in orders}) == 4
