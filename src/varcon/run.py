@@ -22,7 +22,7 @@ from varcon.core import Data, Evaluation, Findings, InputError, Method, Progress
 from varcon.data import load
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_encoder, replacing, save_encoder, write_json
-from varcon.engine.loop import Watcher, fit
+from varcon.engine.loop import Watcher, check_batch, fit
 from varcon.evaluate import EvaluateSettings
 from varcon.evaluate.frozen import FrozenEncoder, raw_pixels
 from varcon.methods import METHODS
@@ -56,6 +56,7 @@ def train(
         refuse_to_overwrite(folder)
     with distributed.process_group(pick_device(recipe.train.device)) as device:
         data = load(recipe.data, watch_data)
+        check_batch(recipe.train.batch_size, len(data.train), distributed.world_size())
         method = build_method(recipe, data)
         if distributed.is_main():
             folder.mkdir(parents=True, exist_ok=True)
@@ -96,14 +97,9 @@ def evaluate(
         "linear": (settings.linear, frozen),
         "map2d": (settings.map2d, frozen),
     }
-    done: dict[str, Findings] = {}
     for name, (evaluation, what) in tasks.items():
         began = time.perf_counter()
         findings = evaluation(what, data)
-        if name == "map2d":  # so that the map can mark what the neighbours got wrong
-            chosen = findings.arrays["chosen"]
-            findings.arrays["predictions"] = done["knn"].arrays["predictions"][chosen]
-        done[name] = findings
         write_findings(folder, name, findings, evaluation, time.perf_counter() - began)
         yield name, findings
 

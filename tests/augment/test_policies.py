@@ -200,7 +200,7 @@ def test_applying_a_draw_needs_no_value_on_the_host():
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("settings", EVERY_POLICY, ids=lambda settings: settings.policy)
 def test_on_a_gpu_without_waiting_for_it(settings):
     images = noise(16, 32, 32).cuda()

@@ -49,7 +49,6 @@ def fit(
 ) -> None:
     """Trains `method` in place and keeps `folder`'s last.ckpt and metrics.jsonl up to date."""
     settings, world = recipe.train, distributed.world_size()
-    check_batch(settings.batch_size, len(data.train), world)
     share = settings.batch_size // world
     steps_per_epoch = len(data.train) // settings.batch_size
     total_steps = settings.epochs * steps_per_epoch
@@ -91,17 +90,15 @@ def fit(
                 order = epoch_order(len(split), settings.seed, progress.epoch, device)
             start = position * settings.batch_size + distributed.rank() * share
             indices = order[start : start + share]
-            images = split.images[indices]
-            views = [
-                augment(images, recipe.augment, data.mean, data.std, generator)
-                for _ in range(recipe.augment.views)
-            ]
+            # All views in one call: on a GPU it is the launches that cost, not the images.
+            images = split.images[indices].repeat(recipe.augment.views, 1, 1, 1)
+            views = augment(images, recipe.augment, data.mean, data.std, generator).split(share)
             rate = learning_rate(settings, progress)
             set_learning_rate(optimizer, rate)
             method.before_step(progress)
             with torch.autocast(device.type, AUTOCAST[settings.precision], settings.precision != "fp32"):
                 try:
-                    output = model(Batch(views, split.labels[indices], indices))
+                    output = model(Batch(list(views), split.labels[indices], indices))
                 except InputError as error:  # the data were checked before: this is divergence
                     raise RunError(diverged(step, folder, str(error))) from None
             scaler.scale(output.loss).backward()

@@ -1,0 +1,296 @@
+"""Run folders, read into plain values; what is written there is all that a report knows."""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one evaluation left in findings/: numbers to quote and arrays to draw."""
+
+    scores: dict[str, Any]
+    settings: dict[str, Any]
+    seconds: float | None
+    arrays: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    folder: Path
+    recipe: dict[str, dict[str, Any]]
+    command: str
+    versions: dict[str, str]
+    device: str
+    classes: list[str]
+    train_images: int | None
+    test_images: int | None
+    started: str
+    metrics: dict[str, np.ndarray]  # one array a column, NaN where a row lacks it
+    findings: dict[str, Finding]
+
+    @property
+    def method(self) -> str:
+        return str(self.setting("method.name") or "unnamed method")
+
+    @property
+    def data(self) -> str:
+        return str(self.setting("data.name") or "unnamed data")
+
+    @property
+    def seed(self) -> Any:
+        return self.setting("train.seed")
+
+    def setting(self, place: str) -> Any:
+        """The value of `section.name`, or None where this recipe has no such setting."""
+        section, name = place.split(".")
+        return self.recipe.get(section, {}).get(name)
+
+    def score(self, finding: str, name: str) -> float | None:
+        found = self.findings.get(finding)
+        return number(found.scores.get(name)) if found else None
+
+    def array(self, finding: str, name: str) -> np.ndarray | None:
+        found = self.findings.get(finding)
+        return found.arrays.get(name) if found else None
+
+    def accuracy_by_k(self, finding: str) -> dict[int, float]:
+        """Top-1 accuracy for each number of neighbours, from the scores named top1@K."""
+        scores = self.findings[finding].scores if finding in self.findings else {}
+        found = {name[5:]: number(value) for name, value in scores.items() if name.startswith("top1@")}
+        by_k = {int(k): value for k, value in found.items() if k.isdecimal() and value is not None}
+        return dict(sorted(by_k.items()))
+
+    def class_names(self, size: int) -> list[str]:
+        """At least `size` of them; a class without a name goes by its number."""
+        return self.classes + [str(label) for label in range(len(self.classes), size)]
+
+    def confused_pairs(self) -> list[tuple[str, str, int, float]]:
+        """(true class, taken for, images, percent of the true class), the most frequent first."""
+        counts = self.array("knn", "confusion")
+        if counts is None:
+            return []
+        names = self.class_names(len(counts))
+        percent = 100 * counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+        pairs = [(row, column) for row, column in np.argwhere(counts) if row != column]
+        pairs.sort(key=lambda pair: -counts[pair])
+        return [(names[pair[0]], names[pair[1]], int(counts[pair]), float(percent[pair])) for pair in pairs]
+
+    @property
+    def training_seconds(self) -> float | None:
+        if "seconds" in self.metrics:
+            clock = self.metrics["seconds"][np.isfinite(self.metrics["seconds"])]
+            rises = np.diff(clock, prepend=0.0)
+            # The clock of a resumed run may start anew: a fall is the first reading of a new sitting.
+            return float(np.where(rises < 0, clock, rises).sum())
+        batch_size = number(self.setting("train.batch_size"))
+        if batch_size is None or not {"step", "images_per_second"} <= self.metrics.keys():
+            return None
+        images = np.diff(self.metrics["step"], prepend=0.0) * batch_size
+        return float(np.nansum(images / self.metrics["images_per_second"]))
+
+    @property
+    def images_per_second(self) -> float | None:
+        """The median, which the slow first steps do not move."""
+        speed = self.metrics.get("images_per_second")
+        return None if speed is None else float(np.nanmedian(speed))
+
+
+@dataclass(frozen=True)
+class Spread:
+    mean: float
+    deviation: float | None  # of a sample (n - 1); None where there is but one value
+    count: int
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one recipe that differ in nothing but the seed."""
+
+    label: str
+    runs: list[Run]
+
+    @property
+    def seeds(self) -> int:
+        return len({str(run.seed) for run in self.runs})
+
+    def spread(self, finding: str, name: str) -> Spread | None:
+        values = [run.score(finding, name) for run in self.runs]
+        return spread([value for value in values if value is not None])
+
+
+def spread(values: list[float]) -> Spread | None:
+    if not values:
+        return None
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return Spread(float(np.mean(values)), deviation, len(values))
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for anything else that a file may hold."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if plain else None
+
+
+def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+def group_by_recipe(runs: list[Run]) -> list[Group]:
+    """Groups in the order of their first runs, labelled by the settings in which they differ."""
+    members: dict[str, list[Run]] = {}
+    for run in runs:
+        members.setdefault(json.dumps(_seedless(run), sort_keys=True, default=str), []).append(run)
+    differing = differing_settings(runs)
+    labels: list[str] = []
+    for group in members.values():
+        settings = _seedless(group[0])
+        names = [name for name in differing if name in settings]
+        names.sort(key=lambda name: name not in ("method.name", "data.name"))  # these first
+        words = [
+            f"{settings[name]}" if name.endswith(".name") else f"{name.split('.')[-1]} {settings[name]}"
+            for name in names[:3]
+        ]
+        label = ", ".join(words) or f"{group[0].method} on {group[0].data}"
+        labels.append(label if label not in labels else f"{label} ({group[0].name})")
+    return [Group(label, group) for label, group in zip(labels, members.values(), strict=True)]
+
+
+def differing_settings(runs: list[Run]) -> list[str]:
+    """Dotted names of the settings, but for the seed, that are not the same in all runs."""
+    recipes = [_seedless(run) for run in runs]
+    names = dict.fromkeys(name for recipe in recipes for name in recipe)
+    return [name for name in names if any(recipe.get(name) != recipes[0].get(name) for recipe in recipes)]
+
+
+def _seedless(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in flat(run.recipe).items() if name != "train.seed"}
+
+
+def read_runs(folders: list[Path]) -> list[Run]:
+    """Each folder once; runs whose folders have the same name go by their whole paths."""
+    if not folders:
+        raise input_error("there is nothing to report on; name at least one run folder")
+    resolved = [folder.resolve() for folder in folders]
+    once = [folder for place, folder in enumerate(folders) if resolved.index(resolved[place]) == place]
+    names = [folder.resolve().name for folder in once]
+    return [
+        read_run(folder, name if names.count(name) == 1 else str(folder))
+        for folder, name in zip(once, names, strict=True)
+    ]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    path = folder / "recipe.json"
+    if not folder.is_dir():
+        raise input_error(
+            f"there is no folder {folder}; give the folder of a run, as `varcon train` printed it"
+        )
+    if not path.exists():
+        raise input_error(
+            f"{folder} is not a run, for it has no recipe.json; give a folder that `varcon train` made"
+        )
+    cure = "restore the file, or train the run again"
+    record = _read_object(path, cure)
+    recipe = record.get("recipe")
+    if not isinstance(recipe, dict) or not all(isinstance(section, dict) for section in recipe.values()):
+        raise input_error(f"{path} holds no recipe of nested sections; {cure}")
+    versions, classes = record.get("versions"), record.get("classes")
+    train_images, test_images = number(record.get("train_images")), number(record.get("test_images"))
+    return Run(
+        name=name,
+        folder=folder,
+        recipe=recipe,
+        command=str(record.get("command") or ""),
+        versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
+        device=str(record.get("device") or ""),
+        classes=[str(label) for label in classes] if isinstance(classes, list) else [],
+        train_images=None if train_images is None else int(train_images),
+        test_images=None if test_images is None else int(test_images),
+        started=str(record.get("started") or ""),
+        metrics=_read_metrics(folder / "metrics.jsonl"),
+        findings={found.stem: _read_finding(found) for found in sorted(folder.glob("findings/*.json"))},
+    )
+
+
+def _read_metrics(path: Path) -> dict[str, np.ndarray]:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    rows: list[dict[str, Any]] = []
+    for place, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            row = None
+        if isinstance(row, dict):
+            rows.append(row)
+        elif place < len(lines):  # a last line cut short by a kill is no error
+            raise input_error(f"line {place} of {path} is not a JSON object; delete that line")
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: [number(row.get(name)) for row in rows] for name in names}
+    return {
+        name: np.array([math.nan if value is None else value for value in column])
+        for name, column in columns.items()
+        if any(value is not None for value in column)
+    }
+
+
+def _read_finding(path: Path) -> Finding:
+    cure = f"delete it and run `varcon evaluate {path.parents[1]}`"
+    record = _read_object(path, cure)
+    scores, settings = record.get("scores"), record.get("settings") or {}
+    if not isinstance(scores, dict) or not isinstance(settings, dict):
+        raise input_error(f"{path} holds no table of scores; {cure}")
+    arrays: dict[str, np.ndarray] = {}
+    stored = path.with_suffix(".npz")
+    if stored.exists():
+        try:
+            with stored.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+            raise input_error(f"{stored} cannot be read ({error}); {cure}") from None
+    fault = _shape_fault(arrays)
+    if fault:
+        raise input_error(f"{stored} does not fit together: {fault}; {cure}")
+    return Finding(scores, settings, number(record.get("seconds")), arrays)
+
+
+def _shape_fault(arrays: dict[str, np.ndarray]) -> str:
+    """What is wrong with the arrays that figures are drawn from, if anything."""
+    confusion, points = arrays.get("confusion"), arrays.get("points")
+    if confusion is not None and (confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]):
+        return f"confusion has shape {confusion.shape} and should be square"
+    if points is not None:
+        if points.ndim != 2 or points.shape[1] != 2:
+            return f"points has shape {points.shape} and should have two columns"
+        for name in ("labels", "predictions"):
+            if name in arrays and arrays[name].shape != points.shape[:1]:
+                return f"{len(points)} points have {name} of shape {arrays[name].shape}"
+    return ""
+
+
+def _read_object(path: Path, cure: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise input_error(f"{path} cannot be read ({error}); {cure}") from None
+    if not isinstance(value, dict):
+        raise input_error(f"{path} does not hold a JSON object; {cure}")
+    return value
+
+
+def input_error(message: str) -> Exception:
+    from varcon.core import InputError  # here, because core imports torch and a report needs none of it
+
+    return InputError(message)

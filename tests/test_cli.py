@@ -1,0 +1,252 @@
+"""The commands as a person types them: what they print, what they leave, how they fail."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from varcon.cli import main
+
+REPOSITORY = Path(__file__).parents[1]
+QUICK = ["--train.epochs", "1", "--train.batch-size", "256", "--train.device", "cpu"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder with the digits recipe in it."""
+    monkeypatch.chdir(tmp_path)
+    recipes = tmp_path / "recipes/digits"
+    recipes.mkdir(parents=True)
+    (recipes / "varcon.toml").write_text((REPOSITORY / "recipes/digits/varcon.toml").read_text())
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run, for tests that only read or copy it."""
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    assert main(["train", str(REPOSITORY / "recipes/digits/varcon.toml"), "--out", str(folder), *QUICK]) == 0
+    return folder
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def refused(capsys, here, arguments, *words, code=2):
+    """The command fails with one sentence that has these words, and changes no file."""
+    before = contents(here)
+    capsys.readouterr()
+    assert main(arguments) == code
+    error = capsys.readouterr().err
+    assert error.startswith("varcon: ")
+    assert error.count("\n") == 1, error
+    for word in words:
+        assert word in error
+    assert contents(here) == before
+
+
+def test_from_recipe_to_report(here, capsys):
+    assert main(["train", "recipes/digits/varcon.toml", *QUICK, "--train.seed", "3"]) == 0
+    folder = here / "runs/digits-varcon"
+    stored = json.loads((folder / "recipe.json").read_text())
+    assert stored["recipe"]["train"]["seed"] == 3
+    assert (
+        stored["command"] == "varcon train recipes/digits/varcon.toml " + " ".join(QUICK) + " --train.seed 3"
+    )
+    assert "varcon evaluate runs/digits-varcon" in capsys.readouterr().out
+
+    assert main(["evaluate", "runs/digits-varcon", "--linear.epochs", "5", "--map2d.points", "100"]) == 0
+    shown = capsys.readouterr().out
+    knn = json.loads((folder / "findings/knn.json").read_text())["scores"]
+    pixels = json.loads((folder / "findings/pixels.json").read_text())["scores"]
+    assert f"{knn['top1']:.2f}" in shown
+    assert f"{pixels['top1']:.2f}" in shown
+    assert pixels["top1"] == pytest.approx(98.2)
+
+    assert main(["report", "runs/digits-varcon"]) == 0
+    assert "runs/digits-varcon/report.html" in capsys.readouterr().out
+    assert f"{knn['top1']:.2f}" in (folder / "report.html").read_text()
+
+
+def test_a_run_repeats_from_its_own_recipe(trained, here):
+    assert main(["train", str(trained / "recipe.json"), "--out", "again"]) == 0
+    assert (here / "again/encoder.safetensors").read_bytes() == (trained / "encoder.safetensors").read_bytes()
+
+
+def test_a_run_is_never_written_over(trained, here, capsys):
+    refused(
+        capsys,
+        trained,
+        ["train", "recipes/digits/varcon.toml", "--out", str(trained), *QUICK],
+        "already holds a run",
+        "--resume",
+    )
+    (here / "notes").mkdir()
+    (here / "notes/mine.txt").write_text("keep")
+    refused(
+        capsys, here, ["train", "recipes/digits/varcon.toml", "--out", "notes"], "exists and is not a run"
+    )
+
+
+def test_resuming_a_finished_run_changes_nothing(trained, here):
+    before = (trained / "encoder.safetensors").read_bytes()
+    assert main(["train", "recipes/digits/varcon.toml", "--out", str(trained), "--resume", *QUICK]) == 0
+    assert (trained / "encoder.safetensors").read_bytes() == before
+
+
+def toml(here, text):
+    (here / "mine.toml").write_text(text)
+    return ["train", "mine.toml"]
+
+
+def test_mistakes_in_recipes(here, capsys):
+    refused(
+        capsys, here, toml(here, "[method]\ntemprature = 1"), "'temprature'", "did you mean 'temperature'?"
+    )
+    refused(capsys, here, toml(here, "[method]\nname = 'supkon'"), "no method 'supkon'", "methods: varcon")
+    refused(capsys, here, ["train", "mime.toml"], "there is no recipe mime.toml", "'mine.toml'")
+    refused(capsys, here, ["train"], "train needs a recipe")
+    refused(capsys, here, ["trian"], "did you mean 'train'?")
+    refused(capsys, here, toml(here, "[train]\nbatch_size = 5000"), "only 1297 training images", "lower it")
+    refused(capsys, here, toml(here, "[train]\ndevice = 'gpu'"), "no device 'gpu'", "cuda")
+
+
+def test_a_mistyped_flag_suggests_the_right_one(here, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", "recipes/digits/varcon.toml", "--method.temprature", "0.2"])
+    assert stopped.value.code == 2
+    assert "--method.temperature" in capsys.readouterr().err
+    assert not (here / "runs").exists()
+
+
+def folder_of_images(here):
+    for split in ("train", "test"):
+        for label in ("ant", "bee"):
+            folder = here / "images" / split / label
+            folder.mkdir(parents=True)
+            for number in range(4):
+                pixels = np.random.default_rng(number).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+
+
+def folder_recipe(here):
+    return toml(
+        here,
+        "[data]\nname = 'folder'\npath = 'images'\n[train]\nbatch_size = 8\nepochs = 1\ndevice = 'cpu'",
+    )
+
+
+def test_bad_image_folders(here, capsys):
+    folder_of_images(here)
+    missing = toml(here, "[data]\nname = 'folder'\npath = 'imags'")
+    refused(capsys, here, missing, "there is no folder imags", "data.path")
+    command = folder_recipe(here)
+    broken = here / "images/train/bee/2.png"
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:60])
+    refused(capsys, here, command, "images/train/bee/2.png", "repair")
+    broken.write_bytes(whole)
+    (here / "images/train/cat").mkdir()
+    refused(capsys, here, command, "images/train/cat", "holds no image")
+    (here / "images/train/cat").rmdir()
+    refused(capsys, here, toml(here, "[data]\nname = 'cifar100'\npath = 'c'"), "cifar-100-python.tar.gz")
+    assert main(folder_recipe(here)) == 0  # and once mended it trains
+
+
+def test_a_label_out_of_range(here, capsys):
+    images = np.zeros((8, 8, 8), dtype=np.uint8)
+    labels = np.array([0, 1, 2, 0, 1, 2, 0, 7])
+    np.savez("bad.npz", train_images=images, train_labels=labels % 3, test_images=images, test_labels=labels)
+    command = toml(here, "[data]\nname = 'npz'\npath = 'bad.npz'")
+    refused(capsys, here, command, "test_labels of bad.npz hold 7 at position 7", "outside 0..2")
+
+
+def test_divergence_is_a_failed_run(here, capsys):
+    command = ["train", "recipes/digits/varcon.toml", *QUICK, "--train.learning-rate", "1e12"]
+    assert main([*command, "--train.warmup-epochs", "0"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "training diverged at step" in error
+    assert "lower train.learning_rate" in error
+
+
+class Attack:
+    def __reduce__(self):
+        return os.system, ("touch ran",)
+
+
+def test_bad_checkpoints(trained, here, capsys):
+    again = ["train", "recipes/digits/varcon.toml", "--out", str(trained), "--resume", *QUICK]
+    checkpoint = trained / "last.ckpt"
+    whole = checkpoint.read_bytes()
+    try:
+        checkpoint.write_bytes(whole[:5000])
+        refused(capsys, trained, again, "last.ckpt is truncated", "restore it")
+        torch.save(Attack(), checkpoint)
+        refused(capsys, trained, again, "asks to run posix.system", "was not loaded")
+        assert not (here / "ran").exists()
+    finally:
+        checkpoint.write_bytes(whole)
+
+
+def test_folders_that_are_no_runs(here, capsys):
+    refused(capsys, here, ["evaluate", "nowhere"], "nowhere is not a run")
+    refused(capsys, here, ["report", "nowhere"], "nowhere")
+    (here / "half").mkdir()
+    (here / "half/recipe.json").write_text('{"recipe": {}}')
+    refused(capsys, here, ["evaluate", "half"], "has not finished training", "--resume")
+
+
+@pytest.mark.parametrize("command", ["", "train", "evaluate", "report", "demo"])
+def test_help(capsys, command):
+    try:
+        assert main([command, "--help"] if command else ["--help"]) == 0
+    except SystemExit as stopped:
+        assert stopped.code == 0
+    shown = capsys.readouterr().out
+    assert f"varcon {command}" in shown
+    assert len(shown) > 300
+
+
+def test_interrupting_says_how_to_continue(here):
+    """A real process, a real Ctrl-C, and the very command that it names."""
+    command = [sys.executable, "-m", "varcon", "train", "recipes/digits/varcon.toml"]
+    flags = ["--train.epochs", "40", "--train.batch-size", "512", "--train.device", "cpu"]
+    process = subprocess.Popen([*command, *flags], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    log = here / "runs/digits-varcon/metrics.jsonl"
+    while process.poll() is None and not (log.exists() and log.read_text()):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert "stopped and saved at step" in error
+    named = error.strip().split("continue with: ")[1]
+    assert named == "varcon train recipes/digits/varcon.toml " + " ".join(flags) + " --resume"
+    steps = torch.load(here / "runs/digits-varcon/last.ckpt", weights_only=True)["step"]
+    assert 0 < steps < 80
+
+
+def test_demo(here, capsys, monkeypatch):
+    """One seed of one epoch; the second demo takes a folder of its own."""
+    from dataclasses import replace
+
+    from varcon import cli
+    from varcon.recipe import Recipe, TrainSettings
+
+    short = replace(Recipe(), train=TrainSettings(epochs=1, batch_size=256, device="cpu"))
+    monkeypatch.setattr(cli, "Recipe", lambda: short)
+    for folder in ("runs/demo", "runs/demo-2"):
+        assert main(["demo", "--seeds", "0"]) == 0
+        assert f"report: {folder}/report.html" in capsys.readouterr().out
+        page = (here / folder / "report.html").read_text()
+        assert "98.20" in page
+        assert len(page) < 3_000_000

@@ -1,0 +1,48 @@
+"""What holds for the package as a whole: importing it."""
+
+import subprocess
+import sys
+
+BLOCKED = """
+import sys
+for name in ("torchvision", "timm", "kornia", "lightly"):
+    sys.modules[name] = None
+import varcon, varcon.cli, varcon.run
+from varcon import *
+assert varcon.VarConLoss(3) is not None
+"""
+
+TIMED = """
+import time, torch
+began = time.perf_counter()
+import varcon
+varcon.VarConLoss
+print(time.perf_counter() - began)
+"""
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True)
+
+
+def test_imports_where_torchvision_is_missing():
+    done = python(BLOCKED)
+    assert done.returncode == 0, done.stderr
+
+
+def test_imports_quickly():
+    """At most 0.5 s beyond torch's own import; the best of three, as other work may share the machine."""
+    seconds = []
+    for _ in range(3):
+        done = python(TIMED)
+        assert done.returncode == 0, done.stderr
+        seconds.append(float(done.stdout))
+    assert min(seconds) <= 0.5
+
+
+def test_unknown_names_are_attribute_errors():
+    done = python(
+        "import varcon\ntry:\n    varcon.nothing\nexcept AttributeError as error:\n    print(error)"
+    )
+    assert done.stdout.strip() == "module 'varcon' has no attribute 'nothing'"
+    assert "VarConLoss" in python("import varcon; print(dir(varcon))").stdout

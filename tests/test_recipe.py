@@ -1,0 +1,135 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from varcon import InputError, Recipe, load_recipe
+from varcon.core import Progress
+from varcon.methods import METHODS
+from varcon.methods.varcon import VarConSettings
+from varcon.recipe import TrainSettings, differences, recipe_from_dict, recipe_to_dict
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").rglob("*.toml"))
+
+
+def write(folder, text):
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_recipe_holds_what_differs(tmp_path):
+    recipe = load_recipe(
+        write(tmp_path, "[method]\ntemperature = 0.2\nepsilon_range = [0, 0.1]\n[train]\nepochs = 7\n")
+    )
+    assert recipe == replace(
+        Recipe(),
+        method=VarConSettings(temperature=0.2, epsilon_range=(0.0, 0.1)),
+        train=TrainSettings(epochs=7),
+    )
+    assert isinstance(recipe.method.epsilon_range[0], float)
+
+
+def test_the_built_in_default_is_the_digits_recipe():
+    assert load_recipe(RECIPES[[p.parent.name for p in RECIPES].index("digits")]) == Recipe()
+
+
+def test_json_round_trip(tmp_path):
+    recipe = replace(Recipe(), train=TrainSettings(epochs=3, precision="bf16"))
+    path = tmp_path / "recipe.json"
+    path.write_text(json.dumps({"recipe": recipe_to_dict(recipe)}))
+    assert load_recipe(path) == recipe
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[method]\ntemprature = 0.2",
+            "method varcon has no setting 'temprature'; did you mean 'temperature'",
+        ),
+        ("[metod]\nname = 'varcon'", "a recipe has no setting 'metod'; did you mean 'method'"),
+        ("[method]\nname = 'varcom'", "there is no method 'varcom'; did you mean 'varcon'"),
+        ("[train]\nepochs = 'ten'", r"train.epochs is 'ten'; it must be of type int"),
+        ("[train]\nepochs = 2.5", r"train.epochs is 2.5; it must be of type int"),
+        ("[train]\nepochs = true", r"train.epochs is True; it must be of type int"),
+        ("[train]\nepochs = 0", r"train.epochs is 0; it must be at least 1"),
+        ("[train]\nlearning_rate = -1", r"train.learning_rate is -1.0; it must be above 0"),
+        ("[train]\nprecision = 'fp61'", r"train.precision is 'fp61'; did you mean 'fp16'"),
+        ("[train]\ncompile = 1", r"train.compile is 1; it must be of type bool"),
+        ("[augment]\ncrop_area = [0.2]", r"augment.crop_area is \[0.2\]"),
+        ("[augment]\npolicy = 'simm'", r"augment.policy is 'simm'; did you mean 'sim'"),
+        ("[evaluate.knn]\nks = 4", "evaluate.knn has no setting 'ks'"),
+        ("[encoder]\nname = 'resnet19'", "encoder.name is 'resnet19'; did you mean 'resnet1"),
+        ("train = 3", "train is 3; it must be a table"),
+        ("[train\nepochs = 3", "is not valid TOML"),
+    ],
+)
+def test_mistakes_are_named_with_their_cure(tmp_path, text, message):
+    path = write(tmp_path, text)
+    with pytest.raises(InputError, match=message) as caught:
+        load_recipe(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_hold_no_recipe(tmp_path):
+    write(tmp_path, "")
+    with pytest.raises(InputError, match=r"there is no recipe .*mime\.toml; did you mean '.*mine\.toml'"):
+        load_recipe(tmp_path / "mime.toml")
+    (tmp_path / "other.json").write_text("[1, 2]")
+    with pytest.raises(InputError, match="holds no recipe"):
+        load_recipe(tmp_path / "other.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_recipe(tmp_path)
+
+
+def test_differences_name_the_setting():
+    ours = recipe_to_dict(Recipe())
+    theirs = json.loads(json.dumps(recipe_to_dict(replace(Recipe(), train=TrainSettings(seed=4)))))
+    assert differences(ours, theirs) == {"train.seed": (0, 4)}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_recipe_trains_two_steps(path, generator):
+    """On random images of the recipe's size, with its own encoder, method, augmentation and optimiser."""
+    import torch
+
+    from varcon.augment import augment
+    from varcon.core import Batch
+    from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
+
+    recipe = load_recipe(path)
+    sizes = {"digits": (8, 10), "cifar10": (32, 10), "cifar100": (32, 100)}
+    size, classes = sizes[recipe.data.name]
+    torch.manual_seed(0)
+    method = METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, classes)
+    optimizer = build_optimizer(method, recipe.train)
+    before = [parameter.detach().clone() for parameter in method.encoder.parameters()]
+    images = torch.randint(0, 256, (6, 3, size, size), dtype=torch.uint8, generator=generator)
+    labels = torch.arange(6) % 3
+    for step in range(2):
+        progress = Progress(step, 2, 1)
+        views = [
+            augment(images, recipe.augment, (0.5,) * 3, (0.25,) * 3, generator)
+            for _ in range(recipe.augment.views)
+        ]
+        set_learning_rate(optimizer, learning_rate(recipe.train, progress))
+        method.before_step(progress)
+        output = method(Batch(views, labels, torch.arange(6)))
+        output.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        method.after_step(progress)
+        assert output.loss.isfinite()
+    assert all((now != old).any() for now, old in zip(method.encoder.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_recipe_says_its_command(path):
+    assert f"varcon train recipes/{path.parent.name}/{path.name}" in path.read_text().splitlines()[0]
+
+
+def test_a_recipe_needs_no_file():
+    assert recipe_from_dict({}) == Recipe()
