@@ -73,7 +73,7 @@ def test_from_recipe_to_report(here, capsys):
     assert pixels["top1"] == pytest.approx(98.2)
 
     assert main(["report", "runs/digits-varcon"]) == 0
-    assert "runs/digits-varcon/report.html" in capsys.readouterr().out
+    assert "runs/digits-varcon/reports.html" in capsys.readouterr().out
     assert f"{knn['top1']:.2f}" in (folder / "report.html").read_text()
 
 

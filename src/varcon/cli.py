@@ -21,8 +21,8 @@ from rich.table import Table
 
 from varcon import run
 from varcon.core import Findings, InputError, RunError
-from varcon.engine.loop import Interrupted
-from varcon.evaluate import EvaluateSettings
+from varcon.engine.interrupt import Interrupted
+from varcon.evaluations import EvaluateSettings
 from varcon.recipe import MethodSettings, Recipe, load_recipe
 from varcon.terminal import Bar
 
@@ -58,6 +58,8 @@ class Evaluate:
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """the folder of a finished run"""
     settings: Annotated[EvaluateSettings, tyro.conf.arg(name="")]
+    data: Path | None = None
+    """where the data lie now, if they have moved since training"""
     device: str = "auto"
     """auto, cpu or cuda"""
 
@@ -108,8 +110,10 @@ def main(arguments: list[str] | None = None) -> int:
         return say(error, 1)
     except KeyboardInterrupt:
         return say("interrupted", 130)
-    except BrokenPipeError:
+    except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         return 0
+    except OSError as error:  # a full disk, a folder that may not be written
+        return say(error, 1)
 
 
 def say(error: object, code: int) -> int:
@@ -140,7 +144,7 @@ def train(arguments: list[str], console: Console) -> None:
 def train_with_bar(recipe: Recipe[Any], folder: Path, resume: bool, command: str, console: Console) -> None:
     with Bar(console, f"training {folder.name}") as bar:
         try:
-            run.train(recipe, folder, resume, bar.step, bar.data, command)
+            run.train(recipe, folder, resume, bar.step, bar.progress, command)
         except Interrupted as error:
             raise Interrupted(f"{error}; continue with: {command} --resume", error.signal) from None
 
@@ -150,17 +154,17 @@ def evaluate(arguments: list[str], console: Console) -> None:
     settings = run.stored_recipe(folder).evaluate if folder else EvaluateSettings()
     default = Evaluate(run=folder or tyro.MISSING, settings=settings)
     chosen = parse(Evaluate, "evaluate", arguments, default=default)
-    found = evaluate_with_bar(chosen.run, chosen.settings, chosen.device, console)
+    found = evaluate_with_bar(chosen.run, chosen.settings, chosen.device, chosen.data, console)
     console.print(score_table([found]))
     console.print(f"next:    varcon report {chosen.run}", soft_wrap=True)
 
 
 def evaluate_with_bar(
-    folder: Path, settings: EvaluateSettings, device: str, console: Console
+    folder: Path, settings: EvaluateSettings, device: str, data: Path | None, console: Console
 ) -> dict[str, Findings]:
     found: dict[str, Findings] = {}
     with Bar(console, "reading data") as bar:
-        for name, findings in run.evaluate(folder, settings, bar.data, device):
+        for name, findings in run.evaluate(folder, settings, bar.progress, device, data):
             found[name] = findings
             bar.note(f"judged {folder} by {name}")
     return found
@@ -196,7 +200,7 @@ def demo(arguments: list[str], console: Console) -> None:
         folder = out / f"seed-{seed}"
         recipe: Recipe[Any] = replace(Recipe(), train=replace(Recipe().train, seed=seed))
         train_with_bar(recipe, folder, False, shlex.join(["varcon", "demo", "--seeds", str(seed)]), console)
-        found.append(evaluate_with_bar(folder, recipe.evaluate, "auto", console))
+        found.append(evaluate_with_bar(folder, recipe.evaluate, "auto", None, console))
         folders.append(folder)
     page = run.report(folders, out / "report.html")
     console.print(score_table(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -9,7 +10,10 @@ import numpy as np
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from varcon.evaluate.frozen import FrozenEncoder
+    from varcon.evaluations.frozen import FrozenEncoder
+
+
+OnProgress = Callable[[int, int, str], None]  # how many are done, how many there are, what is being done
 
 
 class InputError(ValueError):

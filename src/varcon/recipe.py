@@ -19,7 +19,7 @@ from varcon.augment import AugmentSettings
 from varcon.core import InputError
 from varcon.data import DataSettings
 from varcon.encoders import EncoderSettings
-from varcon.evaluate import EvaluateSettings
+from varcon.evaluations import EvaluateSettings
 from varcon.methods import METHODS
 
 MethodSettings = TypeVar("MethodSettings")
@@ -27,11 +27,11 @@ MethodSettings = TypeVar("MethodSettings")
 
 @dataclass(frozen=True)
 class TrainSettings:
-    epochs: int = 30
+    epochs: int = 40
     batch_size: int = 128  # images per step, over all processes
-    learning_rate: float = 0.2  # at batch size 256; scaled in proportion to the batch size
+    learning_rate: float = 0.3  # at batch size 256; scaled in proportion to the batch size
     momentum: float = 0.9
-    weight_decay: float = 1e-4  # spares biases, norms and epsilon
+    weight_decay: float = 1e-3  # spares biases, norms and epsilon
     warmup_epochs: float = 2  # of linear growth before the cosine
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
@@ -57,7 +57,7 @@ class Recipe(Generic[MethodSettings]):
     """One run. ``Recipe()`` is the built-in default: VarCon on scikit-learn's digits."""
 
     data: DataSettings = field(default_factory=DataSettings)
-    augment: AugmentSettings = AugmentSettings(policy="crop-flip", shift=1, flip=0.0)  # noqa: RUF009
+    augment: AugmentSettings = AugmentSettings(flip=0.0, crop_area=(0.6, 1.0))  # noqa: RUF009
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     method: MethodSettings = field(default_factory=METHODS["varcon"].Settings)
     train: TrainSettings = field(default_factory=TrainSettings)

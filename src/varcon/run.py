@@ -9,7 +9,7 @@ import dataclasses
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,17 @@ import numpy as np
 import torch
 
 import varcon
-from varcon.core import Data, Evaluation, Findings, InputError, Method, Progress
+from varcon.core import Data, Evaluation, Findings, InputError, Method, OnProgress, Progress
 from varcon.data import load
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_encoder, replacing, save_encoder, write_json
 from varcon.engine.loop import Watcher, check_batch, fit
-from varcon.evaluate import EvaluateSettings
-from varcon.evaluate.frozen import FrozenEncoder, raw_pixels
+from varcon.evaluations import EvaluateSettings
+from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
 RUNS = Path("runs")
-DataWatcher = Callable[[int, int, str], None]
 
 
 def no_watcher(progress: Progress, row: dict[str, float] | None) -> None: ...
@@ -40,14 +39,14 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     watch: Watcher = no_watcher,
-    watch_data: DataWatcher | None = None,
+    progress: OnProgress | None = None,
     command: str | None = None,
 ) -> Path:
     """Trains what the recipe says and returns the run's folder.
 
     `out` is the folder, by default runs/ and the recipe's name; one that holds a run is never written
     over. `resume` goes on with the run in it, or begins it where there is none. `watch` is called after
-    every step, `watch_data` while data are read. `command` is noted in the folder as what repeats the run.
+    every step, `progress` while data are read. `command` is noted in the folder as what repeats the run.
     """
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
@@ -55,7 +54,7 @@ def train(
     if not resume:
         refuse_to_overwrite(folder)
     with distributed.process_group(pick_device(recipe.train.device)) as device:
-        data = load(recipe.data, watch_data)
+        data = load(recipe.data, progress)
         check_batch(recipe.train.batch_size, len(data.train), distributed.world_size())
         method = build_method(recipe, data)
         if distributed.is_main():
@@ -74,10 +73,14 @@ def train(
 def evaluate(
     folder: str | Path,
     settings: EvaluateSettings | None = None,
-    watch_data: DataWatcher | None = None,
+    progress: OnProgress | None = None,
     device: str = "auto",
+    data_path: str | Path | None = None,
 ) -> Iterator[tuple[str, Findings]]:
-    """Judges a finished run, yielding each evaluation's name and findings as they are written."""
+    """Judges a finished run, yielding each evaluation's name and findings as they are written.
+
+    `data_path` says where the data lie now, if not where the recipe has them.
+    """
     folder = Path(folder)
     recipe = stored_recipe(folder)
     settings = settings or recipe.evaluate
@@ -86,11 +89,13 @@ def evaluate(
         raise InputError(
             f"{folder} has not finished training; finish it with varcon train ... --resume first"
         )
-    data = load(recipe.data, watch_data)
+    source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
+    data = load(source, progress)
     where = torch.device(pick_device(device))
-    encoder = recipe.encoder.build()
+    with torch.device("meta"):  # no first weights: the trained ones take their place
+        encoder = recipe.encoder.build()
     load_encoder(weights, encoder)
-    frozen, pixels = FrozenEncoder(encoder, data, where), raw_pixels(data, where)
+    frozen, pixels = FrozenEncoder(encoder, data, where, progress), raw_pixels(data, where)
     tasks: dict[str, tuple[Evaluation, FrozenEncoder]] = {
         "pixels": (settings.knn, pixels),
         "knn": (settings.knn, frozen),
@@ -106,7 +111,7 @@ def evaluate(
 
 def report(folders: list[str | Path], out: str | Path | None = None) -> Path:
     """Writes one HTML file about one run or several and returns its path."""
-    from varcon.report import write_report
+    from varcon.reports import write_report
 
     paths = [Path(folder) for folder in folders]
     if not paths:
@@ -133,14 +138,15 @@ def run_name(recipe: Path) -> str:
 def pick_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
+    cure = "choose auto, cpu, cuda or one of several as cuda:0, cuda:1, ..."
     try:
         kind = torch.device(name)
     except RuntimeError:
+        raise InputError(f"there is no device {name!r}; {cure}") from None
+    if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"there is no device {name!r}; choose auto, cpu, cuda or cuda:0, cuda:1, ..."
-        ) from None
-    if kind.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"train.device is {name!r}, but torch finds no CUDA device here; choose auto or cpu")
+            f"{name!r} is asked for and {torch.cuda.device_count()} CUDA devices are here; {cure}"
+        )
     return name
 
 

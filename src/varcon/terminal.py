@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 15.0
 
 
 class Bar:
-    """Follows training when called with (progress, row), and data reading with (done, total, what)."""
+    """`step` follows training, `progress` any other work that counts what it does."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
@@ -31,7 +31,8 @@ class Bar:
             disable=not console.is_terminal,
         )
         self._task = self._live.add_task(title, total=None, numbers="", visible=False)
-        self._began: tuple[float, int] | None = None
+        self._shown = ""
+        self._began = (0.0, 0)  # when the work now shown began, and how much of it was done already
         self._last_line = time.monotonic()
         self._numbers = ""
 
@@ -40,34 +41,26 @@ class Bar:
             speed = f"{row['images_per_second']:,.0f} images/s"
             terms = [f"{label} {row[name]:.4f}" for name, label in SHOWN.items() if name in row]
             self._numbers = "  ".join([speed, *terms])
-        self._show(self._title, progress.step, progress.total_steps, "step")
+        self._show(self._title, progress.step, progress.total_steps, self._numbers)
 
-    def data(self, done: int, total: int, what: str) -> None:
-        self._show(what, done, total, "image")
+    def progress(self, done: int, total: int, what: str) -> None:
+        self._show(what, done, total, "")
 
     def note(self, line: str) -> None:
         self._console.print(line, style="dim", soft_wrap=True)
 
-    def _show(self, title: str, done: int, total: int, unit: str) -> None:
-        self._live.update(
-            self._task,
-            description=title,
-            completed=done,
-            total=total,
-            numbers=self._numbers,
-            visible=done < total,
-        )
+    def _show(self, title: str, done: int, total: int, numbers: str) -> None:
         now = time.monotonic()
-        if self._began is None or done < self._began[1]:
-            self._began = (now, done)
-        due = now - self._last_line > SECONDS_BETWEEN_LINES or done == total
-        if not self._console.is_terminal and due:
+        if title != self._shown or done < self._began[1]:
+            self._shown, self._began = title, (now, done)
+            self._live.reset(self._task, description=title, completed=done, total=total)
+        self._live.update(self._task, completed=done, numbers=numbers, visible=done < total)
+        due = now - self._last_line > SECONDS_BETWEEN_LINES
+        if not self._console.is_terminal and (due or done == total):
             self._last_line = now
-            began, first = self._began
-            left = (now - began) / max(1, done - first) * (total - done)
-            self._console.print(
-                f"{title}: {unit} {done} of {total}, {left:.0f} s left  {self._numbers}", soft_wrap=True
-            )
+            seconds_each = (now - self._began[0]) / max(1, done - self._began[1])
+            left = f"{seconds_each * (total - done):.0f} s left"
+            self._console.print(f"{title}: {done} of {total}, {left}  {numbers}".rstrip(), soft_wrap=True)
 
     def __enter__(self) -> Bar:
         self._live.start()

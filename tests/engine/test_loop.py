@@ -14,7 +14,8 @@ import torch
 from varcon import Recipe, run
 from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
-from varcon.engine.loop import Interrupted, epoch_order
+from varcon.engine.interrupt import Interrupted
+from varcon.engine.loop import epoch_order
 from varcon.recipe import TrainSettings
 
 QUICK = TrainSettings(epochs=4, batch_size=256, device="cpu", warmup_epochs=1)

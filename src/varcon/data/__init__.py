@@ -7,9 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from varcon.core import Data, InputError
+from varcon.core import Data, InputError, OnProgress
 from varcon.data.arrays import load_digits, load_npz
-from varcon.data.assemble import OnProgress
 from varcon.data.cifar import load_cifar10, load_cifar100
 from varcon.data.folder import load_folder
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from varcon.core import Data, InputError, Split
-from varcon.data.assemble import OnProgress, assemble, check_labels, given_path, to_images, to_labels
+from varcon.core import Data, InputError, OnProgress, Split
+from varcon.data.assemble import assemble, check_labels, given_path, to_images, to_labels
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")  # of an .npz file
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from varcon.core import Data, InputError, Split
 
-OnProgress = Callable[[int, int, str], None]  # images done, images in all, what is being done
 Channels = tuple[float, float, float]
 
 

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 import numpy as np
 import torch
 
-from varcon.core import Data, InputError, Split
-from varcon.data.assemble import OnProgress, assemble, check_labels, given_path, to_labels
+from varcon.core import Data, InputError, OnProgress, Split
+from varcon.data.assemble import assemble, check_labels, given_path, to_labels
 
 PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from varcon.core import Data, InputError, Split
-from varcon.data.assemble import OnProgress, assemble, given_path, require_memory
+from varcon.core import Data, InputError, OnProgress, Split
+from varcon.data.assemble import assemble, given_path, require_memory
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -78,7 +78,7 @@ def save_encoder(path: Path, encoder: nn.Module) -> None:
 
 def load_encoder(path: Path, encoder: nn.Module) -> None:
     try:
-        encoder.load_state_dict(load_file(path))
+        encoder.load_state_dict(load_file(path), assign=True)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} cannot be read as weights ({error}); train the run again") from None
     except RuntimeError:

@@ -66,7 +66,7 @@ class Averages:
         totals = sum_over_processes(torch.stack(list(self._sums.values())))
         means = (totals / (self._steps * world_size())).tolist()
         elapsed = time.perf_counter() - self._since
-        row = dict(zip(self._sums, means, strict=True))
+        row = {name: float(f"{mean:.6g}") for name, mean in zip(self._sums, means, strict=True)}
         row["images_per_second"] = round(self._steps * images_per_step / max(elapsed, 1e-9), 1)
         self._reset()
         return row

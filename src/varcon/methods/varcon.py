@@ -16,7 +16,7 @@ class VarConSettings:
     epsilon: float = 0.02  # half the range of the adaptive temperature tau2, Eq. 13
     learn_epsilon: bool = True
     epsilon_range: tuple[float, float] = (0.0, 0.08)
-    epsilon_rate: float = 1e-4  # epsilon's learning rate as a fraction of the weights' own
+    epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
     references: References = "batch"  # what stands for a class
     reference_momentum: float = 0.9  # of references = "ema"
     classes: Classes = "present"  # which classes p and q run over

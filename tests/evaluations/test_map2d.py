@@ -3,8 +3,8 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from varcon.data import DataSettings, load
-from varcon.evaluate.frozen import raw_pixels
-from varcon.evaluate.map2d import Map2D
+from varcon.evaluations.frozen import raw_pixels
+from varcon.evaluations.map2d import Map2D
 
 
 def test_map_keeps_neighbourhoods():

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from varcon.core import Data, Findings
-from varcon.evaluate.frozen import FrozenEncoder
+from varcon.evaluations.frozen import FrozenEncoder
 
 
 @dataclass(frozen=True)

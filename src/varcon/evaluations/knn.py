@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
-from varcon.evaluate.accuracy import top_accuracy
-from varcon.evaluate.frozen import FrozenEncoder
+from varcon.evaluations.accuracy import top_accuracy
+from varcon.evaluations.frozen import FrozenEncoder
 
 QUERIES_AT_ONCE = 1024
 
@@ -24,7 +24,7 @@ class KNN:
     temperature: float = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.k, *self.also) < 1:
+        if min((self.k, *self.also)) < 1:
             raise InputError(f"knn.k is {self.k} and knn.also {self.also}; neighbours count from 1")
         if not self.temperature > 0:
             raise InputError(f"knn.temperature is {self.temperature}; it must be above 0")

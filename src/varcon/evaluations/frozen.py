@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings, augment, prepare
-from varcon.core import Data, Split
+from varcon.core import Data, OnProgress, Split
 
 IMAGES_AT_ONCE = 512
 
 
 class FrozenEncoder:
-    def __init__(self, encoder: nn.Module, data: Data, device: torch.device) -> None:
+    def __init__(
+        self, encoder: nn.Module, data: Data, device: torch.device, progress: OnProgress | None = None
+    ) -> None:
         encoder = encoder.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.encoder = encoder.eval().requires_grad_(False)
         self.mean, self.std, self.device = data.mean, data.std, device
+        self.progress: OnProgress = progress or (lambda done, total, what: None)
         self._kept: dict[int, tuple[Split, Tensor]] = {}
 
     def features(self, split: Split) -> Tensor:
         """The features [N, F] of a split as it is, on the device; kept for the next evaluation."""
         if id(split) not in self._kept:
-            encoded = self._encode(split.images, lambda images: prepare(images, self.mean, self.std))
-            self._kept[id(split)] = (split, encoded)
+            parts = []
+            for start in range(0, len(split), IMAGES_AT_ONCE):
+                self.progress(start, len(split), "encoding images")
+                images = split.images[start : start + IMAGES_AT_ONCE].to(self.device)
+                parts.append(self._encode(prepare(images, self.mean, self.std)))
+            self._kept[id(split)] = (split, torch.cat(parts))
         return self._kept[id(split)][1]
 
     def augmented_features(
         self, images: Tensor, settings: AugmentSettings, generator: torch.Generator
     ) -> Tensor:
-        return self._encode(images, lambda part: augment(part, settings, self.mean, self.std, generator))
+        return self._encode(augment(images, settings, self.mean, self.std, generator))
 
     @torch.no_grad()
-    def _encode(self, images: Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
-        parts = images.split(IMAGES_AT_ONCE)
-        return torch.cat([self.encoder(transform(part.to(self.device))).float() for part in parts])
+    def _encode(self, images: Tensor) -> Tensor:
+        return self.encoder(images).float()
 
 
 def raw_pixels(data: Data, device: torch.device) -> FrozenEncoder:

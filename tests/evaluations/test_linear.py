@@ -4,8 +4,8 @@ from sklearn.linear_model import LogisticRegression
 
 from varcon.core import InputError
 from varcon.data import DataSettings, load
-from varcon.evaluate.frozen import raw_pixels
-from varcon.evaluate.linear import LinearProbe
+from varcon.evaluations.frozen import raw_pixels
+from varcon.evaluations.linear import LinearProbe
 
 CPU = torch.device("cpu")
 

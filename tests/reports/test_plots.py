@@ -8,8 +8,8 @@ import matplotlib
 import numpy as np
 import pytest
 
-from varcon.report import plots
-from varcon.report.plots import Line, Panel, confusion, curves, map_2d
+from varcon.reports import plots
+from varcon.reports.plots import Line, Panel, confusion, curves, map_2d
 
 SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"

@@ -6,8 +6,8 @@ from torch import nn
 
 from varcon.core import Data, InputError, Split
 from varcon.data import DataSettings, load
-from varcon.evaluate.frozen import FrozenEncoder, raw_pixels
-from varcon.evaluate.knn import KNN, knn_votes
+from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
+from varcon.evaluations.knn import KNN, knn_votes
 
 CPU = torch.device("cpu")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from report.test_collect import add_finding, make_run
+from reports.test_collect import add_finding, make_run
 
 from varcon.core import InputError
-from varcon.report import write_report
+from varcon.reports import write_report
 
 
 def evaluate(folder: Path, top1: float = 91.25, classes: int = 3, tests: int = 12) -> Path:
@@ -299,7 +299,7 @@ def test_a_report_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:
     folder = evaluate(untrained(make_run(tmp_path / "run")))
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['matplotlib.pyplot'] = None\n"
-        "from pathlib import Path; from varcon.report import write_report\n"
+        "from pathlib import Path; from varcon.reports import write_report\n"
         "print(write_report([Path(sys.argv[1])], Path(sys.argv[2])))"
     )
     target = str(tmp_path / "report.html")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from varcon.core import InputError
-from varcon.report.collect import Run, group_by_recipe, read_run, read_runs, spread
+from varcon.reports.collect import Run, group_by_recipe, read_run, read_runs, spread
 
 
 def make_run(folder: Path, seed: int = 0, classes: int = 3, tests: int = 12, **method: Any) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from varcon.evaluate.knn import KNN
-from varcon.evaluate.linear import LinearProbe
-from varcon.evaluate.map2d import Map2D
+from varcon.evaluations.knn import KNN
+from varcon.evaluations.linear import LinearProbe
+from varcon.evaluations.map2d import Map2D
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import nn
 
 from varcon.augment import AugmentSettings
 from varcon.core import Data, Findings, InputError
-from varcon.evaluate.accuracy import top_accuracy
-from varcon.evaluate.frozen import FrozenEncoder
+from varcon.evaluations.accuracy import top_accuracy
+from varcon.evaluations.frozen import FrozenEncoder
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,13 @@ class LinearProbe:
         # Encoders differ in the scale of their features by orders of magnitude; dividing by the mean
         # length lets one learning rate serve them all and changes nothing that a linear layer can express.
         scale = train.norm(dim=1).mean().clamp_min(1e-12)
-        classifier = LinearClassifier(train.shape[1], len(data.classes), ordering).to(device)
+        classifier = linear_classifier(train.shape[1], len(data.classes), ordering).to(device)
         optimizer = torch.optim.SGD(classifier.parameters(), lr=self.learning_rate, momentum=0.9)
         milestones = [int(self.epochs * part) for part in (0.6, 0.75, 0.9)]
         schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
         accuracy, top5 = [], 0.0
-        for _ in range(self.epochs):
+        for epoch in range(self.epochs):
+            encoder.progress(epoch, self.epochs, "training the linear probe")
             for part in torch.randperm(len(labels), generator=ordering).to(device).split(self.batch_size):
                 if self.augment == "none":
                     features = train[part]
@@ -68,11 +69,10 @@ class LinearProbe:
         return Findings(scores, {"accuracy": np.array(accuracy)})
 
 
-class LinearClassifier(nn.Linear):
+def linear_classifier(features: int, classes: int, generator: torch.Generator) -> nn.Linear:
     """A linear layer whose first weights come from a passed generator."""
-
-    def __init__(self, features: int, classes: int, generator: torch.Generator) -> None:
-        super().__init__(features, classes)
-        with torch.no_grad():
-            self.weight.normal_(0, 0.01, generator=generator)
-            self.bias.zero_()
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, features, classes)
+    with torch.no_grad():
+        layer.weight.normal_(0, 0.01, generator=generator)
+        layer.bias.zero_()
+    return layer

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from varcon.report import collect, plots
-from varcon.report.collect import Group, Run, flat, number
+from varcon.reports import collect, plots
+from varcon.reports.collect import Group, Run, flat, number
 
 KNOWN_FINDINGS = ("knn", "linear", "pixels", "map2d")
 LOSSES = {"loss": "loss", "kl": "KL term", "nll": "NLL term"}  # columns of metrics.jsonl and their names
@@ -72,7 +72,7 @@ def _render(runs: list[Run]) -> str:
     }
     groups = collect.group_by_recipe(runs)
     names = (dict.fromkeys(run.method for run in runs), dict.fromkeys(run.data for run in runs))
-    return environment.get_template("page.html").render(
+    page = environment.get_template("page.html").render(
         title=" on ".join(" and ".join(several) for several in names),
         lead=_lead(runs, len(groups)),
         groups=groups,
@@ -82,6 +82,7 @@ def _render(runs: list[Run]) -> str:
         differing=collect.differing_settings(runs),
         colours=plots.COLOURS,
     )
+    return page.lstrip()  # the macros at the template's head leave blank lines
 
 
 def _lead(runs: list[Run], recipes: int) -> str:

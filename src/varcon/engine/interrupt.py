@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM as requests that the loop answers when it can save."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from varcon.core import RunError
+
+
+class Interrupted(RunError):
+    """The user or the system asked the run to stop; it is saved."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.signal = number
+
+
+class Request:
+    number = 0  # the signal, once one has come
+
+
+@contextmanager
+def requests_to_stop() -> Iterator[Request]:
+    """Notes the first signal of a kind; a second one acts as usual."""
+    request = Request()
+    if threading.current_thread() is not threading.main_thread():  # where Python allows no handlers
+        yield request
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: Any) -> None:
+        request.number = number
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,100 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import varcon
+from varcon import InputError, Recipe, run
+from varcon.data import DataSettings
+from varcon.evaluations import KNN, EvaluateSettings, LinearProbe, Map2D
+from varcon.recipe import TrainSettings
+
+QUICK = TrainSettings(epochs=1, batch_size=16, device="cpu")
+BRIEF = EvaluateSettings(KNN(k=1, also=()), LinearProbe(epochs=2), Map2D(points=20))
+
+
+def write_npz(path):
+    chance = np.random.default_rng(0)
+    labels = np.arange(32) % 2
+    images = (chance.integers(0, 60, (32, 8, 8)) + 150 * labels[:, None, None]).astype(np.uint8)
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+
+
+def test_runs_are_named_for_their_recipes(tmp_path):
+    assert run.run_name(tmp_path / "recipes/digits/varcon.toml") == "digits-varcon"
+    assert run.run_name(tmp_path / "mine.toml") == "mine"
+    assert run.run_name(tmp_path / "runs/digits-varcon/recipe.json") == "digits-varcon-again"
+
+
+def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
+    """Train on a file, move the file, judge, report; the command noted repeats the run."""
+    monkeypatch.chdir(tmp_path)
+    write_npz("here.npz")
+    recipe = Recipe(data=DataSettings("npz", "here.npz"), train=QUICK, evaluate=BRIEF)
+    seen = []
+    folder = varcon.train(recipe, "first", watch=lambda progress, row: seen.append((progress.step, row)))
+    assert folder == Path("first")
+    assert [step for step, _ in seen] == [1, 2]
+    assert seen[-1][1]["loss"] > 0
+
+    Path("here.npz").rename("there.npz")
+    with pytest.raises(InputError, match=r"here\.npz"):
+        dict(varcon.evaluate(folder))
+    findings = dict(varcon.evaluate(folder, data_path="there.npz"))
+    assert list(findings) == ["pixels", "knn", "linear", "map2d"]
+    assert findings["knn"].scores["top1"] == 100  # dark and bright images
+    stored = json.loads((folder / "findings/knn.json").read_text())
+    assert stored["scores"] == findings["knn"].scores
+    assert stored["settings"] == {"k": 1, "also": [], "temperature": 0.1}
+    assert varcon.report([folder]).read_text().startswith("<!doctype html>")
+
+    Path("there.npz").rename("here.npz")
+    words = json.loads((folder / "recipe.json").read_text())["command"].split()
+    assert words == ["varcon", "train", "first/recipe.json", "--out", "first-again"]
+    varcon.train(words[2], words[4])
+    assert (
+        Path("first-again/encoder.safetensors").read_bytes() == Path("first/encoder.safetensors").read_bytes()
+    )
+
+
+def test_the_global_random_state_is_left_alone(tmp_path):
+    write_npz(tmp_path / "few.npz")
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK, evaluate=BRIEF)
+    dict(varcon.evaluate(varcon.train(recipe, tmp_path / "run")))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_failed_start_leaves_no_folder(tmp_path):
+    recipe = Recipe(data=DataSettings("npz", str(tmp_path / "none.npz")), train=QUICK)
+    with pytest.raises(InputError, match=r"none\.npz"):
+        varcon.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("gpu", "there is no device 'gpu'"), ("cuda:99", "CUDA devices are here")]
+)
+def test_devices_that_are_not_there(name, message):
+    with pytest.raises(InputError, match=message):
+        run.pick_device(name)
+
+
+def test_reports_need_runs():
+    with pytest.raises(InputError, match="at least one run"):
+        varcon.report([])
+
+
+def test_settings_may_differ_from_the_recipe(tmp_path):
+    write_npz(tmp_path / "few.npz")
+    recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK, evaluate=BRIEF)
+    folder = varcon.train(recipe, tmp_path / "run")
+    dict(varcon.evaluate(folder, replace(BRIEF, linear=LinearProbe(epochs=3, augment="crop-flip"))))
+    stored = json.loads((folder / "findings/linear.json").read_text())
+    assert stored["settings"]["augment"] == "crop-flip"
+    assert len(np.load(folder / "findings/linear.npz")["accuracy"]) == 3

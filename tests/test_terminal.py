@@ -1,0 +1,49 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from varcon import terminal
+from varcon.core import Progress
+from varcon.terminal import Bar
+
+ROW = {"images_per_second": 12345.6, "loss": 1.5, "kl": 1.0, "nll": 0.5, "tau2": 0.11, "epsilon": 0.02}
+
+
+def test_a_log_gets_a_line_now_and_then(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    console = Console(file=io.StringIO(), width=200)
+    with Bar(console, "training x") as bar:
+        for step in range(1, 101):
+            now[0] += 1.0
+            bar.step(Progress(step, 100, 10), ROW)
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) == 7  # six by the clock, and the last
+    assert lines[0] == (
+        "training x: 16 of 100, 84 s left  12,346 images/s  loss 1.5000  KL 1.0000  NLL 0.5000  "
+        "tau2 0.1100  epsilon 0.0200"
+    )
+    assert lines[-1].startswith("training x: 100 of 100, 0 s left")
+
+
+def test_a_terminal_gets_a_live_bar():
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    with Bar(console, "training x") as bar:
+        bar.progress(3, 10, "decoding images")
+        bar._live.refresh()
+        bar.step(Progress(7, 100, 10), ROW)
+        bar._live.refresh()
+        bar.note("judged")
+    shown = console.file.getvalue()
+    for words in ("decoding images", "3/10", "training x", "7/100", "12,346 images/s", "KL 1.0000", "judged"):
+        assert words in shown
+
+
+@pytest.mark.parametrize("missing", ["kl", "tau2"])
+def test_a_method_without_a_term_is_shown_without_it(missing):
+    console = Console(file=io.StringIO(), width=200)
+    with Bar(console, "x") as bar:
+        bar.step(Progress(1, 1, 1), {name: value for name, value in ROW.items() if name != missing})
+    assert terminal.SHOWN[missing] not in console.file.getvalue()
+    assert "loss 1.5000" in console.file.getvalue()
