@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def test_from_recipe_to_report(here, capsys):
     assert pixels["top1"] == pytest.approx(98.2)
 
     assert main(["report", "runs/digits-varcon"]) == 0
-    assert "runs/digits-varcon/reports.html" in capsys.readouterr().out
+    assert "runs/digits-varcon/report.html" in capsys.readouterr().out
     assert f"{knn['top1']:.2f}" in (folder / "report.html").read_text()
 
 
@@ -95,6 +96,43 @@ def test_a_run_is_never_written_over(trained, here, capsys):
     refused(
         capsys, here, ["train", "recipes/digits/varcon.toml", "--out", "notes"], "exists and is not a run"
     )
+
+
+def test_resuming_takes_nothing_for_a_beginning_that_is_none(trained, here, capsys):
+    copy = shutil.copytree(trained, here / "copy")
+    (copy / "last.ckpt").unlink()
+    again = ["train", "recipes/digits/varcon.toml", "--resume", *QUICK, "--out"]
+    refused(capsys, here, [*again, "copy"], "finished run without its checkpoint")
+    (copy / "encoder.safetensors").unlink()  # as if killed before the first checkpoint
+    refused(capsys, here, [*again, "copy", "--train.seed", "4"], "begun with train.seed = 0")
+    assert main([*again, "copy"]) == 0
+    (here / "notes").mkdir()
+    (here / "notes/metrics.jsonl").write_text("mine")
+    refused(capsys, here, [*again, "notes"], "exists and is not a run")
+
+
+def test_a_runs_own_recipe_resumes_it(trained, here):
+    copy = shutil.copytree(trained, here / "copy")
+    assert main(["train", "copy/recipe.json", "--resume"]) == 0
+    assert (copy / "encoder.safetensors").read_bytes() == (trained / "encoder.safetensors").read_bytes()
+    assert not (here / "runs").exists()
+
+
+def test_settings_found_wrong_leave_no_folder(here, capsys):
+    command = ["train", "recipes/digits/varcon.toml"]
+    refused(
+        capsys,
+        here,
+        [*command, "--augment.policy", "crop-flip", "--augment.shift", "8"],
+        "augment.shift is 8",
+    )
+    refused(capsys, here, [*command, "--train.device", "meta"], "there is no device 'meta'")
+    refused(capsys, here, toml(here, "[method]\ndimensions = 0"), "method.dimensions is 0")
+    refused(capsys, here, toml(here, "[train]\nseed = 99999999999999999999"), "train.seed", "2**32")
+    refused(capsys, here, toml(here, "[evaluate.map2d]\npoints = 0"), "points 0")
+    (here / "list.json").write_text('{"recipe": [1]}')
+    refused(capsys, here, ["train", "list.json"], "the recipe is [1]")
+    assert not (here / "runs").exists()
 
 
 def test_resuming_a_finished_run_changes_nothing(trained, here):
@@ -240,10 +278,10 @@ def test_demo(here, capsys, monkeypatch):
     from dataclasses import replace
 
     from varcon import cli
-    from varcon.recipe import Recipe, TrainSettings
+    from varcon.recipe import DIGITS, TrainSettings
 
-    short = replace(Recipe(), train=TrainSettings(epochs=1, batch_size=256, device="cpu"))
-    monkeypatch.setattr(cli, "Recipe", lambda: short)
+    short = replace(DIGITS, train=TrainSettings(epochs=1, batch_size=256, device="cpu"))
+    monkeypatch.setattr(cli, "DIGITS", short)
     for folder in ("runs/demo", "runs/demo-2"):
         assert main(["demo", "--seeds", "0"]) == 0
         assert f"report: {folder}/report.html" in capsys.readouterr().out

@@ -66,6 +66,11 @@ def test_where_values_are_not_looked_at_a_bad_label_makes_the_loss_nan():
     fast = torch.compile(VarConLoss(3), backend="eager", fullgraph=True)
     assert fast(z, labels).isfinite()
     assert fast(z, labels + 1).isnan()
+    zero = z.index_fill(0, torch.tensor(2), 0.0).requires_grad_()
+    loss = fast(zero, labels)
+    loss.backward()
+    assert loss.isnan()
+    assert zero.grad[2].abs().max() == 0
 
 
 def test_epsilon_returns_to_its_range():

@@ -8,7 +8,7 @@ from varcon import InputError, Recipe, load_recipe
 from varcon.core import Progress
 from varcon.methods import METHODS
 from varcon.methods.varcon import VarConSettings
-from varcon.recipe import TrainSettings, differences, recipe_from_dict, recipe_to_dict
+from varcon.recipe import DIGITS, TrainSettings, differences, recipe_from_dict, recipe_to_dict
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").rglob("*.toml"))
 
@@ -31,8 +31,12 @@ def test_a_recipe_holds_what_differs(tmp_path):
     assert isinstance(recipe.method.epsilon_range[0], float)
 
 
-def test_the_built_in_default_is_the_digits_recipe():
-    assert load_recipe(RECIPES[[p.parent.name for p in RECIPES].index("digits")]) == Recipe()
+def test_the_demo_is_the_digits_recipe():
+    assert load_recipe(RECIPES[[p.parent.name for p in RECIPES].index("digits")]) == DIGITS
+
+
+def test_stating_a_default_changes_nothing(tmp_path):
+    assert load_recipe(write(tmp_path, '[augment]\npolicy = "sim"\n')) == load_recipe(write(tmp_path, ""))
 
 
 def test_json_round_trip(tmp_path):

@@ -42,14 +42,14 @@ def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
 
     Path("here.npz").rename("there.npz")
     with pytest.raises(InputError, match=r"here\.npz"):
-        dict(varcon.evaluate(folder))
-    findings = dict(varcon.evaluate(folder, data_path="there.npz"))
+        varcon.evaluate(folder)
+    findings = varcon.evaluate(folder, data_path="there.npz")
     assert list(findings) == ["pixels", "knn", "linear", "map2d"]
     assert findings["knn"].scores["top1"] == 100  # dark and bright images
     stored = json.loads((folder / "findings/knn.json").read_text())
     assert stored["scores"] == findings["knn"].scores
-    assert stored["settings"] == {"k": 1, "also": [], "temperature": 0.1}
-    assert varcon.report([folder]).read_text().startswith("<!doctype html>")
+    assert stored["settings"] == {"k": 1, "also": [], "temperature": 0.07}
+    assert varcon.report(folder).read_text().startswith("<!doctype html>")
 
     Path("there.npz").rename("here.npz")
     words = json.loads((folder / "recipe.json").read_text())["command"].split()
@@ -66,7 +66,7 @@ def test_the_global_random_state_is_left_alone(tmp_path):
     expected = torch.rand(3)
     torch.manual_seed(5)
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK, evaluate=BRIEF)
-    dict(varcon.evaluate(varcon.train(recipe, tmp_path / "run")))
+    varcon.evaluate(varcon.train(recipe, tmp_path / "run"))
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -94,7 +94,7 @@ def test_settings_may_differ_from_the_recipe(tmp_path):
     write_npz(tmp_path / "few.npz")
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK, evaluate=BRIEF)
     folder = varcon.train(recipe, tmp_path / "run")
-    dict(varcon.evaluate(folder, replace(BRIEF, linear=LinearProbe(epochs=3, augment="crop-flip"))))
-    stored = json.loads((folder / "findings/linear.json").read_text())
+    varcon.evaluate(folder, replace(BRIEF, linear=LinearProbe(epochs=3, augment="crop-flip")))
+    stored = json.loads((folder / "findings/linear-augmented.json").read_text())
     assert stored["settings"]["augment"] == "crop-flip"
-    assert len(np.load(folder / "findings/linear.npz")["accuracy"]) == 3
+    assert len(np.load(folder / "findings/linear-augmented.npz")["accuracy"]) == 3

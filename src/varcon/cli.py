@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import os
 import shlex
@@ -23,8 +22,10 @@ from varcon import run
 from varcon.core import Findings, InputError, RunError
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import EvaluateSettings
-from varcon.recipe import MethodSettings, Recipe, load_recipe
+from varcon.recipe import DIGITS, MethodSettings, Recipe, did_you_mean, load_recipe
 from varcon.terminal import Bar
+
+PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
 OVERVIEW = """\
 varcon: variational supervised contrastive learning
@@ -58,7 +59,7 @@ class Evaluate:
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """the folder of a finished run"""
     settings: Annotated[EvaluateSettings, tyro.conf.arg(name="")]
-    data: Path | None = None
+    data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie now, if they have moved since training"""
     device: str = "auto"
     """auto, cpu or cuda"""
@@ -86,7 +87,7 @@ class Demo:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    console = Console(highlight=False)
+    console = Console(highlight=False, quiet=PROCESS != "0")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         console.print(OVERVIEW, end="", markup=False)
         return 0
@@ -97,15 +98,14 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         if arguments[0] not in VERBS:
-            near = difflib.get_close_matches(arguments[0], VERBS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(VERBS)}"
-            raise InputError(f"there is no command {arguments[0]!r}; {hint}")
+            hint = did_you_mean(arguments[0], VERBS) or f"; choose one of {', '.join(VERBS)}"
+            raise InputError(f"there is no command {arguments[0]!r}{hint}")
         VERBS[arguments[0]](arguments[1:], console)
         return 0
-    except InputError as error:
-        return say(error, 2)
+    except InputError as error:  # all processes find the same fault; one says so
+        return say(error, 2) if PROCESS == "0" else 2
     except Interrupted as error:
-        return say(error, 128 + error.signal)
+        return say(error, 128 + error.signal) if PROCESS == "0" else 128 + error.signal
     except RunError as error:
         return say(error, 1)
     except KeyboardInterrupt:
@@ -117,8 +117,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def say(error: object, code: int) -> int:
-    if os.environ.get("RANK", "0") == "0":
-        print(f"varcon: {error}", file=sys.stderr)
+    who = "varcon" if PROCESS == "0" else f"varcon, process {PROCESS}"
+    print(f"{who}: {error}", file=sys.stderr)
     return code
 
 
@@ -135,18 +135,30 @@ def train(arguments: list[str], console: Console) -> None:
     default: Train[Any] = Train(recipe=arguments[0] if named else tyro.MISSING, settings=recipe)
     of_this_method: Any = Train
     chosen = parse(of_this_method[type(recipe.method)], "train", arguments, default=default)
-    command = shlex.join(["varcon", "train", *(a for a in arguments if a != "--resume")])
-    folder = chosen.out or run.RUNS / run.run_name(Path(chosen.recipe))
-    train_with_bar(chosen.settings, folder, chosen.resume, command, console)
+    path = Path(chosen.recipe)
+    folder = chosen.out or run.RUNS / run.run_name(path)
+    if chosen.resume and path.name == "recipe.json" and not chosen.out:
+        folder = path.parent  # a run's own recipe names the run
+    command = shlex.join([*launcher(), "train", *(a for a in arguments if a != "--resume")])
+    train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
     console.print(f"trained: {folder}\nnext:    varcon evaluate {folder}", soft_wrap=True)
 
 
-def train_with_bar(recipe: Recipe[Any], folder: Path, resume: bool, command: str, console: Console) -> None:
+def launcher() -> list[str]:
+    """How this command was started."""
+    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    several = ["torchrun", "--nproc-per-node", processes, "-m", "varcon"]
+    return several if processes != "1" else ["varcon"]
+
+
+def train_with_bar(
+    recipe: Recipe[Any], folder: Path, resume: bool, command: str, to_continue: str, console: Console
+) -> None:
     with Bar(console, f"training {folder.name}") as bar:
         try:
             run.train(recipe, folder, resume, bar.step, bar.progress, command)
         except Interrupted as error:
-            raise Interrupted(f"{error}; continue with: {command} --resume", error.signal) from None
+            raise Interrupted(f"{error}; continue with: {to_continue}", error.signal) from None
 
 
 def evaluate(arguments: list[str], console: Console) -> None:
@@ -154,24 +166,24 @@ def evaluate(arguments: list[str], console: Console) -> None:
     settings = run.stored_recipe(folder).evaluate if folder else EvaluateSettings()
     default = Evaluate(run=folder or tyro.MISSING, settings=settings)
     chosen = parse(Evaluate, "evaluate", arguments, default=default)
-    found = evaluate_with_bar(chosen.run, chosen.settings, chosen.device, chosen.data, console)
+    found = evaluate_with_bar(chosen.run, chosen.settings, chosen.data_path, chosen.device, console)
     console.print(score_table([found]))
     console.print(f"next:    varcon report {chosen.run}", soft_wrap=True)
 
 
 def evaluate_with_bar(
-    folder: Path, settings: EvaluateSettings, device: str, data: Path | None, console: Console
+    folder: Path, settings: EvaluateSettings, data_path: Path | None, device: str, console: Console
 ) -> dict[str, Findings]:
-    found: dict[str, Findings] = {}
-    with Bar(console, "reading data") as bar:
-        for name, findings in run.evaluate(folder, settings, bar.progress, device, data):
-            found[name] = findings
-            bar.note(f"judged {folder} by {name}")
-    return found
+    with Bar(console, "judging") as bar:
+        return run.evaluate(
+            folder, settings, data_path, device, bar.progress, lambda name, _: bar.note(f"judged by {name}")
+        )
 
 
 def score_table(runs: list[dict[str, Findings]]) -> Table:
     """Test accuracy in percent, the mean over the runs."""
+
+    probe = "linear" if "linear" in runs[0] else "linear-augmented"
 
     def mean(name: str, score: str) -> str:
         return f"{statistics.fmean(found[name].scores[score] for found in runs):.2f}"
@@ -181,8 +193,8 @@ def score_table(runs: list[dict[str, Findings]]) -> Table:
     k = f"kNN (k = {runs[0]['knn'].scores['k']:.0f})"
     table.add_row(f"{k}, raw pixels", mean("pixels", "top1"), mean("pixels", "top5"))
     table.add_row(f"{k}, encoder", mean("knn", "top1"), mean("knn", "top5"))
-    table.add_row("linear probe, last epoch", mean("linear", "last"), mean("linear", "top5"))
-    table.add_row("linear probe, best epoch", mean("linear", "best"), "")
+    table.add_row(f"{probe} probe, last epoch", mean(probe, "last"), mean(probe, "top5"))
+    table.add_row(f"{probe} probe, best epoch", mean(probe, "best"), "")
     return table
 
 
@@ -198,9 +210,10 @@ def demo(arguments: list[str], console: Console) -> None:
     found, folders = [], []
     for seed in chosen.seeds:
         folder = out / f"seed-{seed}"
-        recipe: Recipe[Any] = replace(Recipe(), train=replace(Recipe().train, seed=seed))
-        train_with_bar(recipe, folder, False, shlex.join(["varcon", "demo", "--seeds", str(seed)]), console)
-        found.append(evaluate_with_bar(folder, recipe.evaluate, "auto", None, console))
+        recipe = replace(DIGITS, train=replace(DIGITS.train, seed=seed))
+        to_continue = shlex.join(["varcon", "train", str(folder / "recipe.json"), "--resume"])
+        train_with_bar(recipe, folder, False, f"varcon demo --seeds {seed}", to_continue, console)
+        found.append(evaluate_with_bar(folder, recipe.evaluate, None, "auto", console))
         folders.append(folder)
     page = run.report(folders, out / "report.html")
     console.print(score_table(found))

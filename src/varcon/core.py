@@ -46,10 +46,6 @@ class Data:
     mean: tuple[float, float, float]  # per channel, of images scaled to [0, 1]
     std: tuple[float, float, float]
 
-    @property
-    def image_size(self) -> int:
-        return self.train.images.shape[-1]
-
 
 @dataclass
 class Batch:
@@ -75,10 +71,6 @@ class Progress:
     @property
     def epoch(self) -> int:
         return self.step // self.steps_per_epoch
-
-    @property
-    def fraction(self) -> float:
-        return self.step / self.total_steps
 
 
 class Encoder(nn.Module):

@@ -109,6 +109,7 @@ class VarConLoss(nn.Module):
 
         With several processes every one of them must call it.
         """
+        self.clamp_epsilon()
         with torch.no_grad():
             return self._samples(embeddings, labels, learn=False)[1]
 
@@ -155,8 +156,9 @@ class VarConLoss(nn.Module):
             )
             if self.references == "ema" and learn:
                 self._update_bank(sums, counts)
-            if not looked_at and self.num_classes is not None:
-                losses = losses.masked_fill(places != labels, torch.nan)
+            if not looked_at:
+                outside = labels < 0 if self.num_classes is None else places != labels
+                losses = losses.masked_fill(outside | (z.detach() == 0).all(dim=1), torch.nan)
         return losses, terms, counts.sum()
 
     def _from_bank(self, batch: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,8 @@ import dataclasses
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,15 @@ import numpy as np
 import torch
 
 import varcon
-from varcon.core import Data, Evaluation, Findings, InputError, Method, OnProgress, Progress
+from varcon.core import Data, Evaluation, Findings, InputError, Method, OnProgress, Progress, RunError
 from varcon.data import load
 from varcon.engine import distributed
-from varcon.engine.checkpoint import load_encoder, replacing, save_encoder, write_json
-from varcon.engine.loop import Watcher, check_batch, fit
+from varcon.engine.checkpoint import load_encoder, save_encoder
+from varcon.engine.loop import Watcher, check, fit
+from varcon.engine.state import check_recipe
 from varcon.evaluations import EvaluateSettings
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
+from varcon.files import replacing, write_json
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
@@ -51,19 +54,18 @@ def train(
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     folder = Path(out) if out else RUNS / name
-    if not resume:
-        refuse_to_overwrite(folder)
-    with distributed.process_group(pick_device(recipe.train.device)) as device:
+    check_folder(folder, recipe, resume)
+    with distributed.process_group(pick_device(recipe.train.device)) as device, memory_errors():
         data = load(recipe.data, progress)
-        check_batch(recipe.train.batch_size, len(data.train), distributed.world_size())
+        check(recipe, data, distributed.world_size())
         method = build_method(recipe, data)
-        if distributed.is_main():
+        begun = (folder / "last.ckpt").exists()
+        if distributed.is_main() and not begun:
             folder.mkdir(parents=True, exist_ok=True)
-            if not (folder / "last.ckpt").exists():
-                command = command or f"varcon train {folder / 'recipe.json'} --out {folder}-again"
-                write_json(folder / "recipe.json", describe(recipe, data, device, command))
+            command = command or f"varcon train {folder / 'recipe.json'} --out {folder}-again"
+            write_json(folder / "recipe.json", describe(recipe, data, device, command))
         distributed.barrier()
-        fit(method, data, recipe, folder, device, resume and (folder / "last.ckpt").exists(), watch)
+        fit(method, data, recipe, folder, device, begun, watch)
         if distributed.is_main():
             save_encoder(folder / "encoder.safetensors", method.encoder)
         distributed.barrier()
@@ -73,13 +75,15 @@ def train(
 def evaluate(
     folder: str | Path,
     settings: EvaluateSettings | None = None,
-    progress: OnProgress | None = None,
-    device: str = "auto",
     data_path: str | Path | None = None,
-) -> Iterator[tuple[str, Findings]]:
-    """Judges a finished run, yielding each evaluation's name and findings as they are written.
+    device: str = "auto",
+    progress: OnProgress | None = None,
+    found: Callable[[str, Findings], None] = lambda name, findings: None,
+) -> dict[str, Findings]:
+    """Judges a finished run and writes what it finds into the run's folder.
 
-    `data_path` says where the data lie now, if not where the recipe has them.
+    `data_path` says where the data lie now, if not where the recipe has them; `found` is called with
+    each evaluation's name and findings as they come.
     """
     folder = Path(folder)
     recipe = stored_recipe(folder)
@@ -87,35 +91,40 @@ def evaluate(
     weights = folder / "encoder.safetensors"
     if not weights.exists():
         raise InputError(
-            f"{folder} has not finished training; finish it with varcon train ... --resume first"
+            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
         )
-    source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
-    data = load(source, progress)
     where = torch.device(pick_device(device))
     with torch.device("meta"):  # no first weights: the trained ones take their place
         encoder = recipe.encoder.build()
     load_encoder(weights, encoder)
-    frozen, pixels = FrozenEncoder(encoder, data, where, progress), raw_pixels(data, where)
+    source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
+    data = load(source, progress)
+    frozen = FrozenEncoder(encoder, data, where, progress)
+    probe = "linear" if settings.linear.augment == "none" else "linear-augmented"
     tasks: dict[str, tuple[Evaluation, FrozenEncoder]] = {
-        "pixels": (settings.knn, pixels),
+        "pixels": (settings.knn, raw_pixels(data, where)),
         "knn": (settings.knn, frozen),
-        "linear": (settings.linear, frozen),
+        probe: (settings.linear, frozen),
         "map2d": (settings.map2d, frozen),
     }
+    results = {}
     for name, (evaluation, what) in tasks.items():
         began = time.perf_counter()
-        findings = evaluation(what, data)
-        write_findings(folder, name, findings, evaluation, time.perf_counter() - began)
-        yield name, findings
+        with memory_errors():
+            results[name] = evaluation(what, data)
+        write_findings(folder, name, results[name], evaluation, time.perf_counter() - began)
+        found(name, results[name])
+    return results
 
 
-def report(folders: list[str | Path], out: str | Path | None = None) -> Path:
+def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Writes one HTML file about one run or several and returns its path."""
     from varcon.reports import write_report
 
-    paths = [Path(folder) for folder in folders]
-    if not paths:
+    several = [folders] if isinstance(folders, str | Path) else list(folders)
+    if not several:
         raise InputError("a report needs at least one run folder")
+    paths = [Path(folder) for folder in several]
     beside = paths[0] if len(paths) == 1 else paths[0].parent
     return write_report(paths, Path(out) if out else beside / "report.html")
 
@@ -123,7 +132,7 @@ def report(folders: list[str | Path], out: str | Path | None = None) -> Path:
 def build_method(recipe: Recipe[Any], data: Data) -> Method:
     """The recipe's method around its encoder, with weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.train.seed)
+        torch.default_generator.manual_seed(recipe.train.seed)
         return METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, len(data.classes))
 
 
@@ -142,7 +151,9 @@ def pick_device(name: str) -> str:
     try:
         kind = torch.device(name)
     except RuntimeError:
-        raise InputError(f"there is no device {name!r}; {cure}") from None
+        kind = None
+    if kind is None or kind.type not in ("cpu", "cuda"):
+        raise InputError(f"there is no device {name!r}; {cure}")
     if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
         raise InputError(
             f"{name!r} is asked for and {torch.cuda.device_count()} CUDA devices are here; {cure}"
@@ -150,18 +161,37 @@ def pick_device(name: str) -> str:
     return name
 
 
-def refuse_to_overwrite(folder: Path) -> None:
+@contextmanager
+def memory_errors() -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise RunError(
+            "the device ran out of memory: lower train.batch_size, choose a smaller encoder or smaller "
+            "images, or train in bf16"
+        ) from None
+
+
+def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
+    """Nothing that is there may be lost."""
     # Under torchrun the first process makes the folder while others still start; it alone looks.
     if os.environ.get("RANK", "0") != "0" or not folder.exists():
         return
     if folder.is_dir() and not any(folder.iterdir()):
         return
-    if (folder / "recipe.json").exists():
+    if not (folder / "recipe.json").exists():
+        raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
+    if not resume:
         raise InputError(
             f"{folder} already holds a run: add --resume to go on with it, "
             "or --out FOLDER to put the new one elsewhere"
         )
-    raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
+    if not (folder / "last.ckpt").exists():
+        if (folder / "encoder.safetensors").exists() or (folder / "findings").exists():
+            raise InputError(
+                f"{folder} holds a finished run without its checkpoint; there is nothing to resume"
+            )
+        check_recipe(recipe_to_dict(stored_recipe(folder)), recipe, folder)  # killed before its first save
 
 
 def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str) -> dict[str, Any]:

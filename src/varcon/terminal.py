@@ -31,7 +31,8 @@ class Bar:
             disable=not console.is_terminal,
         )
         self._task = self._live.add_task(title, total=None, numbers="", visible=False)
-        self._shown = ""
+        self._shown = ("", 0)
+        self._done = 0
         self._began = (0.0, 0)  # when the work now shown began, and how much of it was done already
         self._last_line = time.monotonic()
         self._numbers = ""
@@ -51,10 +52,11 @@ class Bar:
 
     def _show(self, title: str, done: int, total: int, numbers: str) -> None:
         now = time.monotonic()
-        if title != self._shown or done < self._began[1]:
-            self._shown, self._began = title, (now, done)
+        if (title, total) != self._shown or done < self._done:
+            self._shown, self._began = (title, total), (now, done)
             self._live.reset(self._task, description=title, completed=done, total=total)
         self._live.update(self._task, completed=done, numbers=numbers, visible=done < total)
+        self._done = done
         due = now - self._last_line > SECONDS_BETWEEN_LINES
         if not self._console.is_terminal and (due or done == total):
             self._last_line = now

@@ -72,7 +72,7 @@ def test_npz_round_trip(file: Path) -> None:
         assert split.labels.tolist() == raw[f"{part}_labels"].tolist()
         assert split.images.is_contiguous() and split.images.dtype == torch.uint8
     assert data.classes == ["0", "1", "2"]
-    assert data.image_size == 5
+    assert data.train.images.shape[-1] == 5
 
 
 @pytest.mark.parametrize("shape", [(6, 5, 5), (6, 5, 5, 1)])

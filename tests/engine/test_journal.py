@@ -10,17 +10,24 @@ def test_rows_past_the_checkpoint_are_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
     with Journal(path, 0) as journal:
         for step in (10, 20, 30):
-            journal.write({"step": step, "loss": 1 / step})
+            journal.write({"step": step, "seconds": step / 10})
     with path.open("a") as file:
         file.write('{"step": 40, "lo')  # killed while writing
     assert [row["step"] for row in read_rows(path)] == [10, 20, 30]
     with Journal(path, 20) as journal:
-        journal.write({"step": 30, "loss": 0.5})
+        assert journal.seconds == 2.0
+        journal.write({"step": 30, "seconds": 3.5})
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
-        {"step": 10, "loss": 0.1},
-        {"step": 20, "loss": 0.05},
-        {"step": 30, "loss": 0.5},
+        {"step": 10, "seconds": 1.0},
+        {"step": 20, "seconds": 2.0},
+        {"step": 30, "seconds": 3.5},
     ]
+
+
+def test_other_processes_keep_no_journal():
+    with Journal(None, 5) as journal:
+        journal.write({"step": 10, "seconds": 1.0})
+        assert journal.seconds == 0.0
 
 
 def test_averages_are_means_between_rows():

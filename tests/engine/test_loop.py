@@ -80,7 +80,8 @@ def test_three_kills_and_resumes_end_at_the_same_bytes(tmp_path):
     """SIGKILL at random moments of a run in its own process, through the command line."""
     toml = tmp_path / "short.toml"
     toml.write_text(
-        '[train]\nepochs = 6\nbatch_size = 256\ndevice = "cpu"\n[augment]\npolicy = "sim"\n[encoder]\n'
+        '[train]\nepochs = 6\nbatch_size = 256\ncheckpoint_seconds = 0\ndevice = "cpu"\n'
+        '[augment]\npolicy = "sim"\n'
     )
     command = [sys.executable, "-m", "varcon", "train", str(toml), "--resume", "--out"]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
@@ -108,20 +109,58 @@ def test_resuming_refuses_another_recipe(tmp_path):
         run.train(recipe(), folder, watch=stop_at(3, signal.SIGTERM))
     before = (folder / "last.ckpt").read_bytes()
     with pytest.raises(
-        InputError, match=r"begun with train\.learning_rate = 0\.2 and cannot go on with 0\.7"
+        InputError, match=r"begun with train\.learning_rate = 0\.4 and cannot go on with 0\.7"
     ):
         run.train(recipe(learning_rate=0.7), folder, resume=True)
     assert (folder / "last.ckpt").read_bytes() == before
-    run.train(recipe(checkpoint_every=2), folder, resume=True)  # this changes nothing that is computed
+    run.train(recipe(checkpoint_seconds=5.0), folder, resume=True)  # this changes nothing that is computed
+
+
+def write_few(path, images):
+    """The first digits as a file."""
+    digits = load(DataSettings()).train
+    pixels, labels = digits.images[:images].permute(0, 2, 3, 1).numpy(), digits.labels[:images].numpy()
+    np.savez(path, train_images=pixels, train_labels=labels, test_images=pixels, test_labels=labels)
+
+
+def test_resuming_refuses_other_data_and_other_devices(tmp_path):
+    write_few(tmp_path / "few.npz", 96)
+    few = replace(recipe(batch_size=32), data=DataSettings("npz", str(tmp_path / "few.npz")))
+    with pytest.raises(Interrupted):
+        run.train(few, tmp_path / "run", watch=stop_at(4, signal.SIGTERM))
+    write_few(tmp_path / "few.npz", 64)
+    with pytest.raises(InputError, match="begun with training images = 96 and cannot go on with 64"):
+        run.train(few, tmp_path / "run", resume=True)
+    write_few(tmp_path / "few.npz", 96)
+    checkpoint = tmp_path / "run/last.ckpt"
+    state = torch.load(checkpoint, weights_only=True)
+    state["conditions"]["device"] = "cuda"
+    torch.save(state, checkpoint)
+    with pytest.raises(InputError, match="begun with device = cuda and cannot go on with cpu"):
+        run.train(few, tmp_path / "run", resume=True)
+    del state["optimizer"]
+    state["conditions"]["device"] = "cpu"
+    torch.save(state, checkpoint)
+    with pytest.raises(InputError, match="not a checkpoint"):
+        run.train(few, tmp_path / "run", resume=True)
+
+
+def test_the_clock_goes_on_after_a_resume(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        run.train(recipe(), folder, watch=stop_at(11, signal.SIGTERM))
+    before = rows(folder)[-1]["seconds"]
+    run.train(recipe(), folder, resume=True)
+    assert [row["step"] for row in rows(folder)] == [5, 10, 15, 20]
+    seconds = [row["seconds"] for row in rows(folder)]
+    assert seconds == sorted(seconds)
+    assert seconds[1] == before
 
 
 def test_half_precision_trains(tmp_path):
     """On few images: processors without half-precision arithmetic convolve slowly."""
-    digits = load(DataSettings()).train
-    images = digits.images[:64].permute(0, 2, 3, 1).numpy()
-    labels = digits.labels[:64].numpy()
     path = tmp_path / "few.npz"
-    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    write_few(path, 64)
     found = {}
     for precision in ("fp32", "bf16", "fp16"):
         few = replace(

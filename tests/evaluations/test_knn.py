@@ -27,7 +27,7 @@ def test_equals_scikit_learn_on_digits(digits, k):
         return ((split.images.double().numpy() / 255 - mean) / std).reshape(len(split), -1)
 
     def weights(distances):
-        return np.exp(-distances / 0.1)  # cosine distance is 1 - similarity
+        return np.exp(-distances / 0.07)  # cosine distance is 1 - similarity
 
     model = KNeighborsClassifier(k, metric="cosine", weights=weights)
     model.fit(flat(digits.train), digits.train.labels.numpy())

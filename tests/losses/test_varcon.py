@@ -200,3 +200,27 @@ def test_memory_is_linear(generator):
             held += event.nbytes()
             peak = max(peak, held)
     assert 2**20 < peak < 64 * 2**20, f"{peak / 2**20:.1f} MiB"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "options", [{}, {"references": "leave-one-out"}, {"references": "ema", "classes": "all"}]
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu(options, compiled, generator):
+    embeddings, labels = draw(512, 128, 100, generator)
+    exact_fn = VarConLoss(100, **options).double()
+    exact = value_and_gradients(exact_fn(embeddings, labels), embeddings, exact_fn.epsilon)
+    loss_fn = VarConLoss(100, **options).cuda()
+    apply = torch.compile(loss_fn) if compiled else loss_fn
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.02), (torch.float16, 0.02)):
+        there = embeddings.detach().to("cuda", dtype).requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = apply(there, labels.cuda())
+        got = value_and_gradients(loss, there, loss_fn.epsilon)
+        for ours, theirs in zip(got, exact, strict=True):
+            assert (ours.cpu().double() - theirs).norm() / theirs.norm() < tolerance
+        if options.get("references") == "ema":
+            break  # the bank has moved
+    bad = labels.cuda().index_fill(0, torch.tensor(3).cuda(), 1000)
+    assert apply(there, bad).isnan()

@@ -99,18 +99,10 @@ def test_a_run_may_lack_its_journal_and_its_findings(tmp_path: Path) -> None:
     assert run.images_per_second is None
 
 
-def test_training_time_adds_up_the_sittings_of_a_resumed_run(tmp_path: Path) -> None:
+def test_training_time_is_the_last_reading_of_the_clock(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    clock = [10.0, 20.0, 30.0, 4.0, 9.0]  # stopped at 30 s, resumed, trained for 9 s more
-    (folder / "metrics.jsonl").write_text("\n".join(json.dumps({"seconds": time}) for time in clock))
-    assert read(folder).training_seconds == 39.0
-
-
-def test_training_time_without_a_clock_comes_from_the_speed(tmp_path: Path) -> None:
-    folder = make_run(tmp_path / "run")
-    rows = [{"step": 5, "images_per_second": 100}, {"step": 10, "images_per_second": 250}]
-    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert read(folder).training_seconds == pytest.approx(5 * 100 / 100 + 5 * 100 / 250)
+    (folder / "metrics.jsonl").write_text("\n".join(json.dumps({"seconds": time}) for time in (10.0, 25.5)))
+    assert read(folder).training_seconds == 25.5
 
 
 def test_accuracy_by_k_is_sorted_by_number_and_keeps_zero(tmp_path: Path) -> None:

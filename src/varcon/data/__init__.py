@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -32,9 +31,7 @@ DATASETS: dict[str, Callable[[str, int, OnProgress | None], Data]] = {
 
 def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
     if settings.name not in DATASETS:
-        near = difflib.get_close_matches(settings.name, DATASETS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(DATASETS)}"
-        raise InputError(f"there is no data set {settings.name!r}; {hint}")
+        raise InputError(f"there is no data set {settings.name!r}; choose one of {', '.join(DATASETS)}")
     if settings.image_size < 0:
         raise InputError(f"data.image_size is {settings.image_size}: use 0 for the data's own size")
     return DATASETS[settings.name](settings.path, settings.image_size, progress)

@@ -1,14 +1,9 @@
-"""Files that are whole or absent: checkpoints for resuming and weights for sharing."""
+"""Checkpoints for resuming and weights for sharing; reading either never runs code."""
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import re
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +12,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from varcon.core import InputError
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place once it is complete and on the disk."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner can read
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+from varcon.core import InputError, RunError
+from varcon.files import replacing
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    with replacing(path) as temporary:
-        torch.save(state, temporary)
+    try:
+        with replacing(path) as temporary:
+            torch.save(state, temporary)
+    except RuntimeError as error:  # which is how torch reports a full disk
+        raise RunError(_unwritable(path, error)) from None
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -61,19 +37,27 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
                 f"{path} asks to run {wanted[1]}, which no checkpoint needs, and was not loaded; "
                 "start the run anew in another folder"
             ) from None
-        raise InputError(_unreadable(path)) from None
+        raise InputError(unreadable(path)) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError):
-        raise InputError(_unreadable(path)) from None
+        raise InputError(unreadable(path)) from None
 
 
-def _unreadable(path: Path) -> str:
+def unreadable(path: Path) -> str:
     return f"{path} is truncated or not a checkpoint; restore it from a copy or start anew in another folder"
 
 
 def save_encoder(path: Path, encoder: nn.Module) -> None:
     tensors = {name: tensor.contiguous() for name, tensor in encoder.state_dict().items()}
-    with replacing(path) as temporary:
-        save_file(tensors, temporary)
+    try:
+        with replacing(path) as temporary:
+            save_file(tensors, temporary)
+    except SafetensorError as error:
+        raise RunError(_unwritable(path, error)) from None
+
+
+def _unwritable(path: Path, error: Exception) -> str:
+    reason = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"{path} cannot be written ({reason}); free some space, then go on with --resume"
 
 
 def load_encoder(path: Path, encoder: nn.Module) -> None:

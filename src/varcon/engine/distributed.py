@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from varcon.core import InputError
+
 
 def active() -> bool:
     return dist.is_available() and dist.is_initialized()
@@ -85,6 +87,11 @@ def process_group(device: str) -> Iterator[torch.device]:
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ and not active()
     kind = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" else device)
     if kind.type == "cuda":
+        if kind.index >= torch.cuda.device_count():
+            raise InputError(
+                f"this machine has {torch.cuda.device_count()} CUDA devices and process {kind.index} needs "
+                "another; start as many processes as devices"
+            )
         torch.cuda.set_device(kind)
     if started:
         dist.init_process_group("nccl" if kind.type == "cuda" else "gloo", timeout=timedelta(minutes=10))

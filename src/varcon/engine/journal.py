@@ -11,26 +11,33 @@ import torch
 from torch import Tensor
 
 from varcon.engine.distributed import sum_over_processes, world_size
+from varcon.files import write_text
 
 
 class Journal:
-    def __init__(self, path: Path, resumed_at: int) -> None:
-        """Opens the journal; on resuming, rows past the checkpoint are dropped, as they come again."""
-        kept = [row for row in read_rows(path) if row["step"] <= resumed_at] if resumed_at else []
-        self._file = path.open("w", encoding="utf-8")
-        for row in kept:
-            self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+    """Appends rows; without a path it keeps none, as in all processes but the first."""
+
+    def __init__(self, path: Path | None, resumed_at: int) -> None:
+        """On resuming, rows past the checkpoint are dropped, as they come again."""
+        rows = read_rows(path) if path and resumed_at else []
+        kept = [row for row in rows if row["step"] <= resumed_at]
+        self.seconds = kept[-1]["seconds"] if kept else 0.0  # of training that the kept rows tell of
+        self._file = None
+        if path:
+            write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+            self._file = path.open("a", encoding="utf-8")
 
     def write(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row) + "\n")
-        self._file.flush()
+        if self._file:
+            self._file.write(json.dumps(row) + "\n")
+            self._file.flush()
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        if self._file:
+            self._file.close()
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -47,17 +46,24 @@ def fit(
     optimizer = build_optimizer(method, settings)
     scaler = torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16")
     generator = torch.Generator(device).manual_seed(mixed_seed(settings.seed, distributed.rank()))
-    state = TrainingState(folder / "last.ckpt", recipe, method, optimizer, scaler, generator)
+    conditions = {
+        "device": device.type,  # each kind has random numbers of its own
+        "processes": world,
+        "training images": len(split),
+        "classes": len(data.classes),
+    }
+    state = TrainingState(folder / "last.ckpt", recipe, conditions, method, optimizer, scaler, generator)
     if resume:
         state.load()
     model: Callable[[Batch], StepOutput] = distributed.synchronised(method, device)
     if settings.compile and device.type == "cuda":
         model = torch.compile(model)
 
-    averages, began = Averages(), time.perf_counter()
+    averages, saved = Averages(), time.monotonic()
     order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
-    journal_path = folder / "metrics.jsonl" if distributed.is_main() else Path(os.devnull)
+    journal_path = folder / "metrics.jsonl" if distributed.is_main() else None
     with Journal(journal_path, state.step) as journal, requests_to_stop() as stop:
+        began = time.monotonic() - journal.seconds
         while state.step < total_steps:
             progress = Progress(state.step, total_steps, steps_per_epoch)
             position = state.step % steps_per_epoch
@@ -78,11 +84,6 @@ def fit(
                 scaler.scale(output.loss).backward()
             except InputError as error:  # the data were checked when read: this is divergence
                 raise RunError(diverged(state, str(error))) from None
-            except torch.OutOfMemoryError:
-                raise RunError(
-                    f"the device ran out of memory at batch size {settings.batch_size}: lower "
-                    "train.batch_size, choose a smaller encoder, or train in bf16"
-                ) from None
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
@@ -96,7 +97,7 @@ def fit(
             if epoch_ends or state.step % STEPS_PER_ROW == 0:
                 row = {"step": state.step, "epoch": round(state.step / steps_per_epoch, 4)}
                 row |= averages.take(settings.batch_size)
-                row |= {"learning_rate": rate, "seconds": round(time.perf_counter() - began, 3)}
+                row |= {"learning_rate": rate, "seconds": round(time.monotonic() - began, 3)}
                 if not np.isfinite(row["loss"]):
                     raise RunError(diverged(state, f"the loss is {row['loss']}"))
                 journal.write(row)
@@ -108,20 +109,26 @@ def fit(
             if asked and state.step < total_steps:
                 state.save()
                 raise Interrupted(f"stopped and saved at step {state.step} of {total_steps}", asked)
-            due = progress.epoch % settings.checkpoint_every == 0 or state.step == total_steps
-            if epoch_ends and due:
-                state.save()
+            if epoch_ends:
+                # The first process's clock decides for all.
+                due = distributed.is_main() and time.monotonic() - saved >= settings.checkpoint_seconds
+                if state.step == total_steps or distributed.any_process(due, device):
+                    state.save()
+                    saved = time.monotonic()
 
 
-def check_batch(batch_size: int, images: int, processes: int) -> None:
-    if batch_size > images:
+def check(recipe: Recipe[Any], data: Data, processes: int) -> None:
+    """What can be known to fail, before anything is written."""
+    batch_size = recipe.train.batch_size
+    if batch_size > len(data.train):
         raise InputError(
-            f"train.batch_size is {batch_size} but there are only {images} training images; lower it"
+            f"train.batch_size is {batch_size} but there are only {len(data.train)} training images; lower it"
         )
     if batch_size % processes:
         raise InputError(
             f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
         )
+    augment(data.train.images[:1], recipe.augment, data.mean, data.std, torch.Generator())
 
 
 def epoch_order(images: int, seed: int, epoch: int, device: torch.device) -> Tensor:

@@ -10,17 +10,18 @@ import torch
 
 from varcon.core import InputError, Method
 from varcon.engine import distributed
-from varcon.engine.checkpoint import load_checkpoint, save_checkpoint
+from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadable
 from varcon.recipe import Recipe, differences, recipe_to_dict
 
 # Settings that change how a run is carried out and not what it computes; resuming may change them.
-FREE_ON_RESUME = ("train.device", "train.compile", "train.checkpoint_every", "data.path", "evaluate")
+FREE_ON_RESUME = ("train.device", "train.compile", "train.checkpoint_seconds", "data.path", "evaluate")
 
 
 @dataclass
 class TrainingState:
     path: Path  # of the checkpoint
     recipe: Recipe[Any]
+    conditions: dict[str, Any]  # what must be as it was for a run to go on
     method: Method
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -32,6 +33,7 @@ class TrainingState:
         if distributed.is_main():
             state = {
                 "recipe": recipe_to_dict(self.recipe),
+                "conditions": self.conditions,
                 "step": self.step,
                 "method": self.method.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
@@ -43,25 +45,28 @@ class TrainingState:
 
     def load(self) -> None:
         state = load_checkpoint(self.path)
-        self._check(state)
-        self.method.load_state_dict(state["method"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
-        self.generator.set_state(state["generators"][distributed.rank()])
-        self.step = state["step"]
+        try:
+            check_recipe(state["recipe"], self.recipe, self.path.parent)
+            for name, before in state["conditions"].items():
+                if before != self.conditions[name]:
+                    raise InputError(
+                        f"{self.path.parent} was begun with {name} = {before} and cannot go on with "
+                        f"{self.conditions[name]}; restore that, or start another run with --out FOLDER"
+                    )
+            self.method.load_state_dict(state["method"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.scaler.load_state_dict(state["scaler"])
+            self.generator.set_state(state["generators"][distributed.rank()])
+            self.step = state["step"]
+        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError):
+            raise InputError(unreadable(self.path)) from None
 
-    def _check(self, state: dict[str, Any]) -> None:
-        folder = self.path.parent
-        if not isinstance(state, dict) or not {"recipe", "step", "method", "generators"} <= set(state):
-            raise InputError(f"{self.path} is no checkpoint of a run; start anew in another folder")
-        for name, (before, now) in differences(state["recipe"], recipe_to_dict(self.recipe)).items():
-            if not name.startswith(FREE_ON_RESUME):
-                raise InputError(
-                    f"{folder} was begun with {name} = {before!r} and cannot go on with {now!r}; "
-                    "take the change back, or start another run with --out FOLDER"
-                )
-        if len(state["generators"]) != distributed.world_size():
+
+def check_recipe(stored: dict[str, Any], recipe: Recipe[Any], folder: Path) -> None:
+    """A run goes on with the recipe it was begun with."""
+    for name, (before, now) in differences(stored, recipe_to_dict(recipe)).items():
+        if not name.startswith(FREE_ON_RESUME):
             raise InputError(
-                f"{folder} was begun with {len(state['generators'])} processes and cannot go on with "
-                f"{distributed.world_size()}; start as many again, or another run with --out FOLDER"
+                f"{folder} was begun with {name} = {before!r} and cannot go on with {now!r}; "
+                "take the change back, or start another run with --out FOLDER"
             )

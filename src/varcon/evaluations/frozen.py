@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings, augment, prepare
@@ -42,6 +43,13 @@ class FrozenEncoder:
         return self.encoder(images).float()
 
 
+class Pixels(nn.Module):
+    """Images as vectors, averaged down to 32 x 32: larger ones would fill memory and say no more."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return F.adaptive_avg_pool2d(images, min(32, images.shape[-1])).flatten(1)
+
+
 def raw_pixels(data: Data, device: torch.device) -> FrozenEncoder:
     """The baseline that every encoder must beat: the normalised pixels themselves."""
-    return FrozenEncoder(nn.Flatten(), data, device)
+    return FrozenEncoder(Pixels(), data, device)

@@ -21,7 +21,7 @@ class KNN:
 
     k: int = 5  # the number of neighbours behind the headline score
     also: tuple[int, ...] = (1, 10, 20, 50, 100, 200)  # reported beside it
-    temperature: float = 0.1
+    temperature: float = 0.07
 
     def __post_init__(self) -> None:
         if min((self.k, *self.also)) < 1:

@@ -38,7 +38,6 @@ class LinearProbe:
         device = encoder.device
         train, test = encoder.features(data.train), encoder.features(data.test)
         labels, test_labels = data.train.labels.to(device), data.test.labels.to(device)
-        images = data.train.images.to(device)
         drawing = torch.Generator(device).manual_seed(self.seed)
         ordering = torch.Generator().manual_seed(self.seed)
         policy = AugmentSettings(policy=self.augment, flip=self.flip)
@@ -57,7 +56,8 @@ class LinearProbe:
                 if self.augment == "none":
                     features = train[part]
                 else:
-                    features = encoder.augmented_features(images[part], policy, drawing)
+                    images = data.train.images[part.cpu()].to(device)
+                    features = encoder.augmented_features(images, policy, drawing)
                 F.cross_entropy(classifier(features / scale), labels[part]).backward()
                 optimizer.step()
                 optimizer.zero_grad()

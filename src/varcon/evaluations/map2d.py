@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from varcon.core import Data, Findings
+from varcon.core import Data, Findings, InputError
 from varcon.evaluations.frozen import FrozenEncoder
 
 
@@ -20,10 +20,19 @@ class Map2D:
     points: int = 2000  # at most; a map of more takes minutes and shows no more
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not (self.perplexity > 0 and self.points >= 4 and 0 <= self.seed < 2**32):
+            raise InputError(
+                f"map2d has perplexity {self.perplexity}, points {self.points} and seed {self.seed}; "
+                "perplexity must be above 0, points at least 4 and seed within 0..2**32-1"
+            )
+
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         from sklearn.decomposition import PCA
         from sklearn.manifold import TSNE
 
+        if len(data.test) < 4:
+            return Findings({})  # too few for a map
         generator = torch.Generator().manual_seed(self.seed)
         chosen = torch.randperm(len(data.test), generator=generator)[: self.points].sort().values
         features = F.normalize(encoder.features(data.test), dim=1).cpu()[chosen].numpy()

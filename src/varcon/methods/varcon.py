@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from varcon.core import Batch, Encoder, Method, Progress, StepOutput
+from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
 from varcon.layers import Classes, ProjectionHead, References, VarConLoss
 
 
@@ -21,6 +21,12 @@ class VarConSettings:
     reference_momentum: float = 0.9  # of references = "ema"
     classes: Classes = "present"  # which classes p and q run over
     dimensions: int = 128  # of the projection
+
+    def __post_init__(self) -> None:
+        if self.dimensions < 1:
+            raise InputError(f"method.dimensions is {self.dimensions}; it must be at least 1")
+        if not self.epsilon_rate >= 0:
+            raise InputError(f"method.epsilon_rate is {self.epsilon_rate}; it must not be negative")
 
 
 class VarCon(Method):

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from varcon.core import InputError
+from varcon.files import write_text
 from varcon.reports import collect, plots
 from varcon.reports.collect import Group, Run, flat, number
 
@@ -44,16 +46,11 @@ def write_report(folders: list[Path], target: Path) -> Path:
     """Writes the page for one run, or for several side by side, and returns where it lies."""
     page = _render(collect.read_runs([Path(folder) for folder in folders]))
     target = Path(target)
-    temporary = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(page, encoding="utf-8")
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_text(target, page)
     except OSError as error:
-        raise collect.input_error(f"the report cannot be written ({error}); choose another file") from None
+        raise InputError(f"the report cannot be written ({error}); choose another file") from None
     return target
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from varcon.core import InputError
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -86,16 +88,8 @@ class Run:
 
     @property
     def training_seconds(self) -> float | None:
-        if "seconds" in self.metrics:
-            clock = self.metrics["seconds"][np.isfinite(self.metrics["seconds"])]
-            rises = np.diff(clock, prepend=0.0)
-            # The clock of a resumed run may start anew: a fall is the first reading of a new sitting.
-            return float(np.where(rises < 0, clock, rises).sum())
-        batch_size = number(self.setting("train.batch_size"))
-        if batch_size is None or not {"step", "images_per_second"} <= self.metrics.keys():
-            return None
-        images = np.diff(self.metrics["step"], prepend=0.0) * batch_size
-        return float(np.nansum(images / self.metrics["images_per_second"]))
+        clock = self.metrics.get("seconds")
+        return None if clock is None else float(np.nanmax(clock))
 
     @property
     def images_per_second(self) -> float | None:
@@ -182,7 +176,7 @@ def _seedless(run: Run) -> dict[str, Any]:
 def read_runs(folders: list[Path]) -> list[Run]:
     """Each folder once; runs whose folders have the same name go by their whole paths."""
     if not folders:
-        raise input_error("there is nothing to report on; name at least one run folder")
+        raise InputError("there is nothing to report on; name at least one run folder")
     resolved = [folder.resolve() for folder in folders]
     once = [folder for place, folder in enumerate(folders) if resolved.index(resolved[place]) == place]
     names = [folder.resolve().name for folder in once]
@@ -195,18 +189,18 @@ def read_runs(folders: list[Path]) -> list[Run]:
 def read_run(folder: Path, name: str) -> Run:
     path = folder / "recipe.json"
     if not folder.is_dir():
-        raise input_error(
+        raise InputError(
             f"there is no folder {folder}; give the folder of a run, as `varcon train` printed it"
         )
     if not path.exists():
-        raise input_error(
+        raise InputError(
             f"{folder} is not a run, for it has no recipe.json; give a folder that `varcon train` made"
         )
     cure = "restore the file, or train the run again"
     record = _read_object(path, cure)
     recipe = record.get("recipe")
     if not isinstance(recipe, dict) or not all(isinstance(section, dict) for section in recipe.values()):
-        raise input_error(f"{path} holds no recipe of nested sections; {cure}")
+        raise InputError(f"{path} holds no recipe of nested sections; {cure}")
     versions, classes = record.get("versions"), record.get("classes")
     train_images, test_images = number(record.get("train_images")), number(record.get("test_images"))
     return Run(
@@ -236,7 +230,7 @@ def _read_metrics(path: Path) -> dict[str, np.ndarray]:
         if isinstance(row, dict):
             rows.append(row)
         elif place < len(lines):  # a last line cut short by a kill is no error
-            raise input_error(f"line {place} of {path} is not a JSON object; delete that line")
+            raise InputError(f"line {place} of {path} is not a JSON object; delete that line")
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [number(row.get(name)) for row in rows] for name in names}
     return {
@@ -251,7 +245,7 @@ def _read_finding(path: Path) -> Finding:
     record = _read_object(path, cure)
     scores, settings = record.get("scores"), record.get("settings") or {}
     if not isinstance(scores, dict) or not isinstance(settings, dict):
-        raise input_error(f"{path} holds no table of scores; {cure}")
+        raise InputError(f"{path} holds no table of scores; {cure}")
     arrays: dict[str, np.ndarray] = {}
     stored = path.with_suffix(".npz")
     if stored.exists():
@@ -259,10 +253,10 @@ def _read_finding(path: Path) -> Finding:
             with stored.open("rb") as file, np.load(file, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
         except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
-            raise input_error(f"{stored} cannot be read ({error}); {cure}") from None
+            raise InputError(f"{stored} cannot be read ({error}); {cure}") from None
     fault = _shape_fault(arrays)
     if fault:
-        raise input_error(f"{stored} does not fit together: {fault}; {cure}")
+        raise InputError(f"{stored} does not fit together: {fault}; {cure}")
     return Finding(scores, settings, number(record.get("seconds")), arrays)
 
 
@@ -284,13 +278,7 @@ def _read_object(path: Path, cure: str) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise input_error(f"{path} cannot be read ({error}); {cure}") from None
+        raise InputError(f"{path} cannot be read ({error}); {cure}") from None
     if not isinstance(value, dict):
-        raise input_error(f"{path} does not hold a JSON object; {cure}")
+        raise InputError(f"{path} does not hold a JSON object; {cure}")
     return value
-
-
-def input_error(message: str) -> Exception:
-    from varcon.core import InputError  # here, because core imports torch and a report needs none of it
-
-    return InputError(message)
