@@ -141,7 +141,7 @@ def train(arguments: list[str], console: Console) -> None:
         folder = path.parent  # a run's own recipe names the run
     command = shlex.join([*launcher(), "train", *(a for a in arguments if a != "--resume")])
     train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
-    console.print(f"trained: {folder}\nnext:    varcon evaluate {folder}", soft_wrap=True)
+    console.print(f"next: varcon evaluate {folder}", soft_wrap=True)
 
 
 def launcher() -> list[str]:
@@ -157,6 +157,7 @@ def train_with_bar(
     with Bar(console, f"training {folder.name}") as bar:
         try:
             run.train(recipe, folder, resume, bar.step, bar.progress, command)
+            bar.note(f"trained {folder}")
         except Interrupted as error:
             raise Interrupted(f"{error}; continue with: {to_continue}", error.signal) from None
 
@@ -168,7 +169,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
     chosen = parse(Evaluate, "evaluate", arguments, default=default)
     found = evaluate_with_bar(chosen.run, chosen.settings, chosen.data_path, chosen.device, console)
     console.print(score_table([found]))
-    console.print(f"next:    varcon report {chosen.run}", soft_wrap=True)
+    console.print(f"next: varcon report {chosen.run}", soft_wrap=True)
 
 
 def evaluate_with_bar(

@@ -29,6 +29,7 @@ class Bar:
             TextColumn("{task.fields[numbers]}"),
             console=console,
             disable=not console.is_terminal,
+            transient=True,
         )
         self._task = self._live.add_task(title, total=None, numbers="", visible=False)
         self._shown = ("", 0)
