@@ -1,7 +1,11 @@
-"""What holds for the package as a whole: importing it."""
+"""What holds for the package as a whole: importing it, and what the README shows."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import torch
 
 BLOCKED = """
 import sys
@@ -46,3 +50,21 @@ def test_unknown_names_are_attribute_errors():
     )
     assert done.stdout.strip() == "module 'varcon' has no attribute 'nothing'"
     assert "VarConLoss" in python("import varcon; print(dir(varcon))").stdout
+
+
+def test_the_loop_in_the_readme_runs():
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
+    model = torch.nn.Linear(8, 4)
+    names = {
+        "torch": torch,
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "view_1": torch.randn(6, 8, generator=torch.Generator().manual_seed(0)),
+        "view_2": torch.randn(6, 8, generator=torch.Generator().manual_seed(1)),
+        "labels": torch.arange(6) % 3,
+    }
+    exec(code, names)
+    assert names["loss"].isfinite()
+    assert model.weight.grad.abs().max() > 0
+    assert names["terms"].tau2.shape == (12,)
