@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from varcon.core import InputError as InputError
     from varcon.core import RunError as RunError
-    from varcon.layers import VarConLoss as VarConLoss
+    from varcon.criterion import VarConLoss as VarConLoss
     from varcon.recipe import Recipe as Recipe
     from varcon.recipe import load_recipe as load_recipe
     from varcon.run import evaluate as evaluate
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "InputError": "varcon.core",
     "RunError": "varcon.core",
-    "VarConLoss": "varcon.layers",
+    "VarConLoss": "varcon.criterion",
     "Recipe": "varcon.recipe",
     "load_recipe": "varcon.recipe",
     "train": "varcon.run",

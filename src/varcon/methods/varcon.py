@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
-from varcon.layers import Classes, ProjectionHead, References, VarConLoss
+from varcon.criterion import Classes, References, VarConLoss
+from varcon.layers import ProjectionHead
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,233 @@
+"""The VarCon loss as a module: what it learns (epsilon) and remembers (the bank) between calls."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from varcon.core import InputError
+from varcon.engine.distributed import sum_over_processes, union_over_processes, world_size
+from varcon.losses.varcon import Terms, class_sums, leave_one_out, varcon_loss
+
+References = Literal["batch", "leave-one-out", "ema"]
+Classes = Literal["present", "all"]
+
+
+class VarConLoss(nn.Module):
+    """Variational supervised contrastive loss, KL(q || p) - log p_r, with a learnable epsilon.
+
+    ``loss_fn(embeddings, labels)`` takes embeddings [N, d] of any float type and integer labels [N].
+    Two views of a batch enter as 2N embeddings with the labels repeated. With several processes each
+    passes its own part of the batch; the average of their gradients is that of the whole batch.
+
+    num_classes: labels lie in [0, num_classes). None finds the classes of each batch, which costs a
+        device synchronisation and, with several processes, a second exchange.
+    temperature: tau1, the temperature of p.
+    epsilon: half the range of the adaptive temperature tau2 around tau1; learned within
+        `epsilon_range`, and always below tau1, unless `learn_epsilon` is false.
+    references: a class's reference is its mean in the batch ("batch"), that mean without the sample
+        itself ("leave-one-out"), or a running mean over steps ("ema", which moves in training mode).
+    classes: p and q run over the classes of the batch ("present") or over every class that has a
+        reference ("all", for which only "ema" remembers any).
+    normalize: scale the embeddings to unit length first; turn it off if they already are.
+    reference_momentum: how much of the running mean a step keeps; a new class starts at its batch mean.
+
+    On the CPU, NaN, zero vectors and labels out of range raise an error that names them. On a GPU, where
+    looking would stall the device, they make the loss NaN.
+    """
+
+    bank: Tensor  # [num_classes, d] running class means; d is 0 until the first batch tells it
+    known: Tensor  # [num_classes] whether the class has been seen
+
+    def __init__(
+        self,
+        num_classes: int | None = None,
+        temperature: float = 0.1,
+        epsilon: float = 0.02,
+        learn_epsilon: bool = True,
+        epsilon_range: tuple[float, float] = (0.0, 0.08),
+        references: References = "batch",
+        classes: Classes = "present",
+        normalize: bool = True,
+        reference_momentum: float = 0.9,
+    ) -> None:
+        super().__init__()
+        if references not in get_args(References):
+            raise InputError(f"references is {references!r}; choose one of {', '.join(get_args(References))}")
+        if classes not in get_args(Classes):
+            raise InputError(f"classes is {classes!r}; choose one of {', '.join(get_args(Classes))}")
+        if classes == "all" and references != "ema":
+            raise InputError(
+                f"classes='all' needs references='ema': {references!r} references exist only for the "
+                "classes of the batch"
+            )
+        if references == "ema" and num_classes is None:
+            raise InputError("references='ema' keeps a bank of classes; say how many with num_classes")
+        if num_classes is not None and num_classes < 1:
+            raise InputError(f"num_classes is {num_classes}; it must be at least 1")
+        if not temperature > 0:
+            raise InputError(f"temperature is {temperature}; it must be above 0")
+        low, high = epsilon_range
+        if not 0 <= low <= epsilon <= high:
+            raise InputError(
+                f"epsilon is {epsilon}; it must lie in epsilon_range {epsilon_range}, at least 0"
+            )
+        if epsilon >= temperature:
+            raise InputError(
+                f"epsilon {epsilon} must be below the temperature {temperature}, or tau2 reaches 0: "
+                "lower epsilon or raise the temperature"
+            )
+        if not 0 <= reference_momentum < 1:
+            raise InputError(f"reference_momentum is {reference_momentum}; it must lie in [0, 1)")
+        self.num_classes = num_classes
+        self.temperature = temperature
+        self.epsilon_range = (low, max(epsilon, min(high, 0.99 * temperature)))
+        self.references = references
+        self.classes = classes
+        self.normalize = normalize
+        self.reference_momentum = reference_momentum
+        self.epsilon = nn.Parameter(torch.tensor(float(epsilon)), requires_grad=learn_epsilon)
+        if references == "ema" and num_classes is not None:
+            self.register_buffer("bank", torch.zeros(num_classes, 0))
+            self.register_buffer("known", torch.zeros(num_classes, dtype=torch.bool))
+
+    def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
+        return self.with_terms(embeddings, labels)[0]
+
+    def explain(self, embeddings: Tensor, labels: Tensor) -> Terms:
+        """The terms of each sample; changes neither gradients nor the bank.
+
+        With several processes every one of them must call it.
+        """
+        self.clamp_epsilon()
+        with torch.no_grad():
+            return self._samples(embeddings, labels, learn=False)[1]
+
+    def with_terms(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
+        """The loss, and the terms of each sample."""
+        self.clamp_epsilon()
+        losses, terms, total = self._samples(embeddings, labels, learn=self.training)
+        # Exact also where the processes hold different numbers of samples: averaging the
+        # processes' gradients divides by the world size, so each shares out the whole batch.
+        return losses.sum() * (world_size() / total), terms
+
+    @torch.no_grad()
+    def clamp_epsilon(self) -> None:
+        """Returns epsilon to its range; every call of the loss begins with it."""
+        if self.epsilon.requires_grad:
+            self.epsilon.clamp_(*self.epsilon_range)
+
+    def _samples(self, embeddings: Tensor, labels: Tensor, learn: bool) -> tuple[Tensor, Terms, Tensor]:
+        check_shapes(embeddings, labels)
+        looked_at = embeddings.device.type == "cpu" and not torch.compiler.is_compiling()
+        if looked_at:
+            check_values(embeddings, labels, self.num_classes, self.normalize)
+        with torch.autocast(embeddings.device.type, enabled=False):
+            z = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
+            z = F.normalize(z, dim=1) if self.normalize else z
+            if self.num_classes is None:
+                found = union_over_processes(labels)
+                num_classes, places = len(found), torch.searchsorted(found, labels)
+            else:
+                num_classes, places = self.num_classes, labels.long().clamp(0, self.num_classes - 1)
+
+            constant = z.detach()
+            sums, counts = class_sums(constant, places, num_classes)
+            together = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
+            sums, counts = together[:, :-1], together[:, -1]
+            references, present = F.normalize(sums, dim=1), counts > 0
+            own = None
+            if self.references == "leave-one-out":
+                own = leave_one_out(constant, places, sums, counts, references)
+            elif self.references == "ema":
+                references, present = self._from_bank(references, present)
+            losses, terms = varcon_loss(
+                z, places, references, present, self.epsilon.to(z.dtype), self.temperature, own
+            )
+            if self.references == "ema" and learn:
+                self._update_bank(sums, counts)
+            if not looked_at:
+                outside = labels < 0 if self.num_classes is None else places != labels
+                losses = losses.masked_fill(outside | (z.detach() == 0).all(dim=1), torch.nan)
+        return losses, terms, counts.sum()
+
+    def _from_bank(self, batch: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+        if self.bank.shape[1] == 0:
+            self.bank = batch.new_zeros(batch.shape)
+        if self.bank.shape != batch.shape:
+            raise InputError(
+                f"the bank holds vectors of {self.bank.shape[1]} dimensions and the embeddings have "
+                f"{batch.shape[1]}: use one VarConLoss for each embedding space"
+            )
+        references = torch.where(self.known[:, None], F.normalize(self.bank.to(batch.dtype), dim=1), batch)
+        return references, (present | self.known) if self.classes == "all" else present
+
+    @torch.no_grad()
+    def _update_bank(self, sums: Tensor, counts: Tensor) -> None:
+        present = counts > 0
+        means = sums / counts.clamp_min(1)[:, None]
+        kept = self.reference_momentum * self.known.to(means.dtype)[:, None]
+        moved = kept * self.bank.to(means.dtype) + (1 - kept) * means
+        self.bank.copy_(torch.where(present[:, None], moved, self.bank.to(means.dtype)))
+        self.known.logical_or_(present)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        stored = state_dict.get(f"{prefix}bank")
+        if stored is not None and self.references == "ema":
+            self.bank = self.bank.new_zeros(stored.shape)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_classes={self.num_classes}, temperature={self.temperature}, "
+            f"references={self.references!r}, classes={self.classes!r}"
+        )
+
+
+def check_shapes(embeddings: Tensor, labels: Tensor) -> None:
+    if embeddings.ndim != 2 or not embeddings.is_floating_point():
+        raise InputError(
+            f"embeddings must be floats of shape [N, d], not {embeddings.dtype} "
+            f"of shape {list(embeddings.shape)}"
+        )
+    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise InputError(
+            f"labels must be integers of shape [N], not {labels.dtype} of shape {list(labels.shape)}"
+        )
+    if len(embeddings) != len(labels):
+        raise InputError(
+            f"{len(embeddings)} embeddings came with {len(labels)} labels; "
+            "with two views of a batch repeat the labels: labels.repeat(2)"
+        )
+    if len(labels) == 0:
+        raise InputError("the batch is empty; the loss needs at least one sample")
+
+
+def check_values(embeddings: Tensor, labels: Tensor, num_classes: int | None, normalize: bool) -> None:
+    if num_classes is None:
+        if labels.min() < 0:
+            raise InputError(f"label {int(labels.min())} is negative; labels count from 0")
+    elif labels.min() < 0 or labels.max() >= num_classes:
+        place = int(((labels < 0) | (labels >= num_classes)).nonzero()[0])
+        raise InputError(
+            f"label {int(labels[place])} of sample {place} is outside [0, {num_classes}); "
+            "correct the label or raise num_classes"
+        )
+    norms = torch.linalg.vector_norm(
+        embeddings.detach(), dim=1, dtype=torch.promote_types(embeddings.dtype, torch.float32)
+    )
+    if not norms.isfinite().all():
+        place = int((~norms.isfinite()).nonzero()[0])
+        raise InputError(
+            f"the embedding of sample {place} holds NaN or infinity; look for a diverging learning rate, "
+            "half-precision overflow or NaN in the input"
+        )
+    if normalize and not norms.all():
+        place = int((norms == 0).nonzero()[0])
+        raise InputError(
+            f"the embedding of sample {place} is zero and has no direction; look for a dead last layer "
+            "or an input of zeros"
+        )
