@@ -85,11 +85,13 @@ class Method(nn.Module):
     Settings: ClassVar[type]
     uses_labels: ClassVar[bool]
     encoder: Encoder  # what survives training
+    classifier: nn.Linear | None  # on the encoder's features, of a method that trains one
 
     def __init__(self, encoder: Encoder, settings: Any, num_classes: int) -> None:
         super().__init__()
         self.encoder = encoder
         self.settings = settings
+        self.classifier = None
 
     def forward(self, batch: Batch) -> StepOutput:
         raise TypeError(f"{type(self).__name__} does not define forward")

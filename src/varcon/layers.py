@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from torch import nn
+import copy
+import itertools
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from varcon.core import InputError, Progress
+
+
+def unit(vectors: Tensor) -> Tensor:
+    """Rows of length 1, in float32 or better also under autocast."""
+    return F.normalize(vectors.to(torch.promote_types(vectors.dtype, torch.float32)), dim=1)
 
 
 class ProjectionHead(nn.Sequential):
@@ -10,3 +24,90 @@ class ProjectionHead(nn.Sequential):
 
     def __init__(self, features: int, dimensions: int) -> None:
         super().__init__(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, dimensions))
+
+
+class NormedHead(nn.Sequential):
+    """Linear layers with BatchNorm and ReLU between them: features -> hidden ... -> dimensions."""
+
+    def __init__(self, features: int, hidden: tuple[int, ...], dimensions: int) -> None:
+        widths = (features, *hidden)
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU()]
+        super().__init__(*layers, nn.Linear(widths[-1], dimensions))
+
+
+class Teacher(nn.Module):
+    """A copy of a network that follows it as a moving average and has no gradient.
+
+    Its BatchNorm statistics are its own: they come from what it sees, not from the student.
+    """
+
+    def __init__(self, student: nn.Module) -> None:
+        super().__init__()
+        self.network = copy.deepcopy(student).requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, *inputs: Any) -> Any:
+        return self.network(*inputs)
+
+    @torch.no_grad()
+    def follow(self, student: nn.Module, momentum: float) -> None:
+        """own <- momentum * own + (1 - momentum) * student."""
+        own: list[Tensor] = list(self.network.parameters())
+        theirs: list[Tensor] = list(student.parameters())
+        torch._foreach_lerp_(own, theirs, 1 - momentum)  # one kernel on a GPU instead of one a parameter
+
+
+def rising_momentum(base: float, progress: Progress) -> float:
+    """From `base` to 1 along a cosine, as BYOL's teacher."""
+    return 1 - (1 - base) * (math.cos(math.pi * progress.step / progress.total_steps) + 1) / 2
+
+
+class Queue(nn.Module):
+    """The last `size` vectors and their labels, first in, first out; `usable` marks the filled places."""
+
+    vectors: Tensor  # [size, dimensions]
+    labels: Tensor  # [size]
+    pushed: Tensor  # how many vectors have ever come
+
+    def __init__(self, size: int, dimensions: int) -> None:
+        super().__init__()
+        if size < 1:
+            raise InputError(f"a queue of {size} holds nothing; make it at least as large as a batch")
+        self.register_buffer("vectors", torch.zeros(size, dimensions))
+        self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("pushed", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def usable(self) -> Tensor:
+        return torch.arange(len(self.labels), device=self.labels.device) < self.pushed
+
+    @torch.no_grad()
+    def push(self, vectors: Tensor, labels: Tensor) -> None:
+        size, count = len(self.labels), len(labels)
+        if count > size:
+            raise InputError(f"a queue of {size} is smaller than a batch of {count}; enlarge the queue")
+        places = (self.pushed + torch.arange(count, device=labels.device)) % size
+        self.vectors.index_copy_(0, places, vectors.to(self.vectors.dtype))
+        self.labels.index_copy_(0, places, labels)
+        self.pushed += count
+
+
+class Prototypes(nn.Module):
+    """Learned unit vectors; `forward` gives the cosine of each embedding to each of them."""
+
+    def __init__(self, count: int, dimensions: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(F.normalize(torch.randn(count, dimensions), dim=1))
+        self.frozen = False
+        # Not requires_grad: a parameter that comes and goes would confuse DistributedDataParallel.
+        self.weight.register_hook(lambda gradient: torch.zeros_like(gradient) if self.frozen else gradient)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return F.normalize(embeddings, dim=1) @ self.weight.T
+
+    @torch.no_grad()
+    def normalise(self) -> None:
+        """Called after each optimiser step, which moves them off the sphere."""
+        self.weight.copy_(F.normalize(self.weight, dim=1))

@@ -17,15 +17,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 import varcon
 from varcon.core import Data, Evaluation, Findings, InputError, Method, OnProgress, Progress, RunError
 from varcon.data import load
 from varcon.engine import distributed
-from varcon.engine.checkpoint import load_encoder, save_encoder
+from varcon.engine.checkpoint import load_weights, save_weights
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.evaluations import EvaluateSettings
+from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.files import replacing, write_json
 from varcon.methods import METHODS
@@ -67,7 +69,9 @@ def train(
         distributed.barrier()
         fit(method, data, recipe, folder, device, begun, watch)
         if distributed.is_main():
-            save_encoder(folder / "encoder.safetensors", method.encoder)
+            if method.classifier is not None:
+                save_weights(folder / "classifier.safetensors", method.classifier)
+            save_weights(folder / "encoder.safetensors", method.encoder)  # last: it marks the run as finished
         distributed.barrier()
     return folder
 
@@ -96,7 +100,7 @@ def evaluate(
     where = torch.device(pick_device(device))
     with torch.device("meta"):  # no first weights: the trained ones take their place
         encoder = recipe.encoder.build()
-    load_encoder(weights, encoder)
+    load_weights(weights, encoder)
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
     frozen = FrozenEncoder(encoder, data, where, progress)
@@ -107,6 +111,10 @@ def evaluate(
         probe: (settings.linear, frozen),
         "map2d": (settings.map2d, frozen),
     }
+    if (folder / "classifier.safetensors").exists():
+        layer: nn.Linear = nn.utils.skip_init(nn.Linear, encoder.features, len(data.classes))
+        load_weights(folder / "classifier.safetensors", layer)
+        tasks["classifier"] = (OwnClassifier(layer.to(where)), frozen)
     results = {}
     for name, (evaluation, what) in tasks.items():
         began = time.perf_counter()
@@ -233,7 +241,7 @@ def write_findings(folder: Path, name: str, findings: Findings, settings: Any, s
             np.savez_compressed(file, **findings.arrays)  # type: ignore[arg-type]
     facts = {
         "scores": findings.scores,
-        "settings": dataclasses.asdict(settings),
+        "settings": dataclasses.asdict(settings) if hasattr(settings, "__dataclass_fields__") else {},
         "seconds": round(seconds, 3),
     }
     write_json(target / f"{name}.json", facts)

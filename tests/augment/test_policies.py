@@ -7,7 +7,7 @@ import pytest
 import torch
 from references import augment as reference
 
-from varcon.augment import POLICIES, AugmentSettings, augment, ops, policies, prepare
+from varcon.augment import POLICIES, AugmentSettings, augment, draw_views, ops, policies, prepare
 from varcon.core import InputError
 
 torch.set_num_threads(1)
@@ -261,3 +261,23 @@ def test_images_that_cannot_be_used():
 
 def test_every_policy_is_tested_here():
     assert {settings.policy for settings in EVERY_POLICY} == set(POLICIES)
+
+
+def test_small_views_come_last_and_show_less(generator):
+    """A horizontal ramp: the spread of values in a view tells how much of the image it shows."""
+    ramp = torch.arange(32, dtype=torch.uint8).mul(8).expand(64, 3, 32, 32).contiguous()
+    still = {"flip": 0.0, "jitter_probability": 0.0, "grey": 0.0}
+    settings = AugmentSettings(small_views=3, small_size=12, crop_area=(0.8, 1.0), **still)
+    views = draw_views(ramp, settings, (0.0,) * 3, (1.0,) * 3, generator)
+    assert [tuple(view.shape) for view in views] == [(64, 3, 32, 32)] * 2 + [(64, 3, 12, 12)] * 3
+    shown = [(view.amax((1, 2, 3)) - view.amin((1, 2, 3))).mean() for view in views]
+    assert min(shown[:2]) > 0.8
+    assert 0.1 < max(shown[2:]) < 0.45
+    assert not torch.equal(views[2], views[3])
+
+
+def test_small_views_need_sim():
+    with pytest.raises(InputError, match="small_views need the policy 'sim'"):
+        AugmentSettings(policy="crop-flip", small_views=2)
+    with pytest.raises(InputError, match="small_crop_area"):
+        AugmentSettings(small_crop_area=(0.5, 0.1))

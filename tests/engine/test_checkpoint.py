@@ -7,7 +7,7 @@ import torch
 
 from varcon.core import InputError
 from varcon.encoders import EncoderSettings
-from varcon.engine.checkpoint import load_checkpoint, load_encoder, save_checkpoint, save_encoder
+from varcon.engine.checkpoint import load_checkpoint, load_weights, save_checkpoint, save_weights
 
 
 def test_round_trip(tmp_path):
@@ -59,12 +59,12 @@ def test_missing(tmp_path):
 def test_encoder_round_trip_and_misfit(tmp_path):
     path = tmp_path / "encoder.safetensors"
     encoder, other = EncoderSettings().build(), EncoderSettings().build()
-    save_encoder(path, encoder.to(memory_format=torch.channels_last))
-    load_encoder(path, other)
+    save_weights(path, encoder.to(memory_format=torch.channels_last))
+    load_weights(path, other)
     for name, tensor in encoder.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
-    with pytest.raises(InputError, match="do not fit the encoder"):
-        load_encoder(path, EncoderSettings("resnet18").build())
+    with pytest.raises(InputError, match="do not fit its recipe"):
+        load_weights(path, EncoderSettings("resnet18").build())
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(InputError, match="cannot be read as weights"):
-        load_encoder(path, other)
+        load_weights(path, other)

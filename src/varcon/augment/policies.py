@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -28,17 +28,29 @@ class AugmentSettings:
     grey: float = 0.2  # probability of a grey image (sim)
     blur: float = 0.0  # probability of a blurred image; 0.5 for ImageNet (sim)
     shift: int = 4  # greatest shift in pixels, edges reflected (crop-flip)
+    small_views: int = 0  # further views of less of the image and fewer pixels (sim; SwAV's multi-crop)
+    small_size: int = 16  # their side in pixels
+    small_crop_area: tuple[float, float] = (0.05, 0.2)  # least and greatest share of the image in them
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise InputError(f"augment has no policy {self.policy!r}; choose one of {', '.join(POLICIES)}.")
         if self.views < 1:
             raise InputError(f"augment.views is {self.views}, but a batch needs a view; set it to 1 or more.")
-        if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
+        for name in ("crop_area", "small_crop_area"):
+            least, greatest = getattr(self, name)
+            if not 0 < least <= greatest <= 1:
+                raise InputError(
+                    f"augment.{name} is {(least, greatest)}; give the least and the greatest share of the "
+                    "image, in that order, each above 0 and at most 1."
+                )
+        if self.small_views < 0 or self.small_size < 1:
             raise InputError(
-                f"augment.crop_area is {self.crop_area}; give the least and the greatest share of the image, "
-                "in that order, each above 0 and at most 1."
+                f"augment.small_views is {self.small_views} and small_size {self.small_size}; "
+                "neither may be negative, and the size counts pixels."
             )
+        if self.small_views and self.policy != "sim":
+            raise InputError(f"augment.small_views need the policy 'sim', not {self.policy!r}.")
         for name in ("flip", "jitter_probability", "grey", "blur"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(
@@ -70,6 +82,27 @@ def augment(
     with torch.autocast(images.device.type, enabled=False):
         view = POLICIES[settings.policy](images, settings, generator)
         return _finish(view, mean, std)
+
+
+def draw_views(
+    images: Tensor,
+    settings: AugmentSettings,
+    mean: Sequence[float],
+    std: Sequence[float],
+    generator: torch.Generator,
+) -> list[Tensor]:
+    """All the views of a batch, the small ones last."""
+    n = len(images)
+    # Equal views in one call: on a GPU it is the launches that cost, not the images.
+    views = augment(images.repeat(settings.views, 1, 1, 1), settings, mean, std, generator).split(n)
+    if not settings.small_views:
+        return list(views)
+    close = replace(settings, crop_area=settings.small_crop_area)
+    with torch.autocast(images.device.type, enabled=False):
+        many = images.repeat(settings.small_views, 1, 1, 1)
+        draw = draw_sim(len(many), (images.shape[2], images.shape[3]), close, generator)
+        small = _finish(apply_sim(many, draw, settings.small_size), mean, std).split(n)
+    return [*views, *small]
 
 
 def prepare(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -142,16 +175,17 @@ def draw_sim(n: int, size: tuple[int, int], settings: AugmentSettings, generator
     return SimDraw(boxes, flip, brightness, contrast, saturation, turn, grey, sigma)
 
 
-def apply_sim(images: Tensor, draw: SimDraw) -> Tensor:
+def apply_sim(images: Tensor, draw: SimDraw, size: int | None = None) -> Tensor:
     """Blurring before the colours change is the same as after, as SimCLR has it, for affine colours; only
     the mean grey that contrast blends with is then the blurred image's, which the edges move a little."""
     height, width = images.shape[2:]
+    out_height, out_width = (height, width) if size is None else (size, size)
     upright = torch.zeros_like(draw.flip)
-    rows = ops.resize_matrix(draw.boxes.top, draw.boxes.height, height, height, upright)
-    columns = ops.resize_matrix(draw.boxes.left, draw.boxes.width, width, width, draw.flip)
+    rows = ops.resize_matrix(draw.boxes.top, draw.boxes.height, height, out_height, upright)
+    columns = ops.resize_matrix(draw.boxes.left, draw.boxes.width, width, out_width, draw.flip)
     if draw.sigma is not None:
-        rows = ops.blur_matrix(draw.sigma, height, blur_radius(height)) @ rows
-        columns = ops.blur_matrix(draw.sigma, width, blur_radius(width)) @ columns
+        rows = ops.blur_matrix(draw.sigma, out_height, blur_radius(out_height)) @ rows
+        columns = ops.blur_matrix(draw.sigma, out_width, blur_radius(out_width)) @ columns
     view = ops.resample(images, rows, columns)
     saturation = torch.where(draw.grey, 0.0, draw.saturation)  # grey after jitter is jitter without chroma
     matrix = ops.colour_matrix(ops.mean_grey(view), draw.brightness, draw.contrast, saturation, draw.hue)

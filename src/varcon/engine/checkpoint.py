@@ -46,8 +46,8 @@ def unreadable(path: Path) -> str:
     return f"{path} is truncated or not a checkpoint; restore it from a copy or start anew in another folder"
 
 
-def save_encoder(path: Path, encoder: nn.Module) -> None:
-    tensors = {name: tensor.contiguous() for name, tensor in encoder.state_dict().items()}
+def save_weights(path: Path, module: nn.Module) -> None:
+    tensors = {name: tensor.contiguous() for name, tensor in module.state_dict().items()}
     try:
         with replacing(path) as temporary:
             save_file(tensors, temporary)
@@ -60,10 +60,10 @@ def _unwritable(path: Path, error: Exception) -> str:
     return f"{path} cannot be written ({reason}); free some space, then go on with --resume"
 
 
-def load_encoder(path: Path, encoder: nn.Module) -> None:
+def load_weights(path: Path, module: nn.Module) -> None:
     try:
-        encoder.load_state_dict(load_file(path), assign=True)
+        module.load_state_dict(load_file(path), assign=True)
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} cannot be read as weights ({error}); train the run again") from None
     except RuntimeError:
-        raise InputError(f"the weights in {path} do not fit the encoder named in its recipe") from None
+        raise InputError(f"the weights in {path} do not fit its recipe") from None

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,9 +34,35 @@ def is_main() -> bool:
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of every process's tensor. No gradient flows through it."""
     if active():
-        tensor = tensor.contiguous()
+        tensor = tensor.clone(memory_format=torch.contiguous_format)  # the caller's stays as it is
         dist.all_reduce(tensor)
     return tensor
+
+
+class _GatherBatch(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        parts = [torch.empty_like(tensor) for _ in range(world_size())]
+        dist.all_gather(parts, tensor.contiguous())
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return sum_over_processes(gradient).chunk(world_size())[rank()]
+
+
+def gather_batch(tensor: Tensor) -> Tensor:
+    """Every process's rows, one process after another; all hold equally many. The gradient flows.
+
+    A loss that each process takes over its own rows, averaged as DistributedDataParallel averages
+    gradients, has exactly the gradient of the loss over the whole batch.
+    """
+    return _GatherBatch.apply(tensor) if active() else tensor
+
+
+def own_positions(rows: Tensor) -> Tensor:
+    """Where this process's rows stand in what gather_batch returns."""
+    return torch.arange(len(rows), device=rows.device) + rank() * len(rows)
 
 
 def union_over_processes(values: Tensor) -> Tensor:

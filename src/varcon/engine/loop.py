@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from varcon.augment import augment
+from varcon.augment import draw_views
 from varcon.core import Batch, Data, InputError, Method, Progress, RunError, StepOutput
 from varcon.engine import distributed
 from varcon.engine.interrupt import Interrupted, requests_to_stop
@@ -70,10 +70,8 @@ def fit(
             if position == 0:
                 order = epoch_order(len(split), settings.seed, progress.epoch, device)
             indices = share_of(order[position * settings.batch_size :][: settings.batch_size])
-            # All views in one call: on a GPU it is the launches that cost, not the images.
-            images = split.images[indices].repeat(recipe.augment.views, 1, 1, 1)
-            views = augment(images, recipe.augment, data.mean, data.std, generator).split(len(indices))
-            batch = Batch(list(views), split.labels[indices], indices)
+            views = draw_views(split.images[indices], recipe.augment, data.mean, data.std, generator)
+            batch = Batch(views, split.labels[indices], indices)
 
             rate = learning_rate(settings, progress)
             set_learning_rate(optimizer, rate)
@@ -128,7 +126,7 @@ def check(recipe: Recipe[Any], data: Data, processes: int) -> None:
         raise InputError(
             f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
         )
-    augment(data.train.images[:1], recipe.augment, data.mean, data.std, torch.Generator())
+    draw_views(data.train.images[:1], recipe.augment, data.mean, data.std, torch.Generator())
 
 
 def epoch_order(images: int, seed: int, epoch: int, device: torch.device) -> Tensor:

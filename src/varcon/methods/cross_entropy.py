@@ -1,0 +1,93 @@
+"""Cross-entropy, and the regularisers the paper sets its adaptive temperature against, as settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
+from varcon.engine.distributed import gather_batch
+from varcon.losses import cross_entropy as losses
+
+BINS = 15  # of confidence, AdaFocal's
+
+
+@dataclass(frozen=True)
+class CrossEntropySettings:
+    loss: Literal["cross-entropy", "focal", "dual-focal", "adafocal"] = "cross-entropy"
+    label_smoothing: float = 0.0  # share of the target spread over all classes
+    mixup: float = 0.0  # alpha of the Beta distribution of blended images; 0: none
+    gamma: float = 3.0  # of focal and dual focal; where adafocal starts from 1
+    adafocal_rate: float = 1.0  # per epoch; calibrated on the training batches, as a run has no others
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.label_smoothing < 1:
+            raise InputError(f"method.label_smoothing is {self.label_smoothing}; it must lie in [0, 1)")
+        if self.loss != "cross-entropy" and (self.label_smoothing or self.mixup):
+            raise InputError(
+                f"method.loss {self.loss!r} takes labels as they are; set mixup and smoothing to 0"
+            )
+        if self.mixup < 0 or self.gamma < 0:
+            raise InputError("method.mixup and method.gamma must not be negative")
+
+
+class CrossEntropy(Method):
+    Settings = CrossEntropySettings
+    uses_labels = True
+    settings: CrossEntropySettings
+    classifier: nn.Linear
+    gammas: Tensor  # [BINS] AdaFocal's
+    share: Tensor  # of an image that mixup keeps
+
+    def __init__(self, encoder: Encoder, settings: CrossEntropySettings, num_classes: int) -> None:
+        super().__init__(encoder, settings, num_classes)
+        self.classifier = nn.Linear(encoder.features, num_classes)
+        self.register_buffer("gammas", torch.ones(BINS))
+        self.register_buffer("share", torch.ones(1))
+        self.rate = 0.0
+
+    def before_step(self, progress: Progress) -> None:
+        self.rate = self.settings.adafocal_rate / progress.steps_per_epoch
+        if self.settings.mixup:
+            # By the step's number alone, so that a resumed run draws the same.
+            draw = np.random.default_rng(progress.step).beta(self.settings.mixup, self.settings.mixup)
+            self.share.fill_(draw)
+
+    def forward(self, batch: Batch) -> StepOutput:
+        images, labels = torch.cat(batch.views), batch.labels.repeat(len(batch.views))
+        targets = labels
+        if self.settings.mixup:
+            # A batch is in random order already: its reverse is as good a partner as any.
+            onehot = F.one_hot(labels, self.classifier.out_features).float()
+            reverse = torch.arange(len(labels) - 1, -1, -1, device=labels.device)
+            images, targets = losses.mix(images, onehot, self.share, reverse)
+        logits = self.classifier(self.encoder(images))
+        loss = self.loss(logits, labels, targets).mean()
+        accuracy = (logits.argmax(1) == labels).float().mean()
+        return StepOutput(loss, {"accuracy": accuracy})
+
+    def loss(self, logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+        if self.settings.loss == "focal":
+            return losses.focal(logits, labels, self.settings.gamma)
+        if self.settings.loss == "dual-focal":
+            return losses.dual_focal(logits, labels, self.settings.gamma)
+        if self.settings.loss == "adafocal":
+            return self.adafocal(logits, labels)
+        return losses.cross_entropy(logits, targets, self.settings.label_smoothing)
+
+    def adafocal(self, logits: Tensor, labels: Tensor) -> Tensor:
+        p = logits.detach().float().softmax(1)
+        edges = torch.linspace(0, 1, BINS + 1, device=p.device)[1:-1]
+        own_bin = torch.bucketize(p.gather(1, labels[:, None])[:, 0].contiguous(), edges, right=True)
+        result = losses.adafocal(logits, labels, self.gammas[own_bin])
+        if self.training:
+            confidence, guess = (gather_batch(part) for part in p.max(1))
+            correct = guess == gather_batch(labels)
+            gammas = losses.update_gammas(self.gammas, confidence, correct, edges, self.rate, (-2.0, 20.0))
+            self.gammas.copy_(gammas)
+        return result

@@ -1,0 +1,46 @@
+"""MoCo v2: queries find their keys, made by a slow teacher, among a queue of old ones (Chen et al., 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from varcon.core import Batch, Encoder, Method, Progress, StepOutput
+from varcon.engine.distributed import gather_batch
+from varcon.layers import ProjectionHead, Queue, Teacher, unit
+from varcon.losses.contrast import info_nce
+
+
+@dataclass(frozen=True)
+class MoCoSettings:
+    temperature: float = 0.2
+    momentum: float = 0.999  # of the teacher
+    queue: int = 65536
+    dimensions: int = 128  # of the projection
+
+
+class MoCo(Method):
+    Settings = MoCoSettings
+    uses_labels = False
+    settings: MoCoSettings
+
+    def __init__(self, encoder: Encoder, settings: MoCoSettings, num_classes: int) -> None:
+        super().__init__(encoder, settings, num_classes)
+        self.head = ProjectionHead(encoder.features, settings.dimensions)
+        self.student = nn.Sequential(self.encoder, self.head)
+        self.teacher = Teacher(self.student)
+        self.queue = Queue(settings.queue, settings.dimensions)
+
+    def forward(self, batch: Batch) -> StepOutput:
+        queries = unit(self.student(batch.views[0]))
+        keys = unit(self.teacher(batch.views[1]))
+        losses = info_nce(
+            queries, keys, self.queue.vectors.clone(), self.queue.usable, self.settings.temperature
+        )
+        if self.training:
+            self.queue.push(gather_batch(keys), gather_batch(batch.labels))
+        return StepOutput(losses.mean(), {})
+
+    def after_step(self, progress: Progress) -> None:
+        self.teacher.follow(self.student, self.settings.momentum)

@@ -1,0 +1,35 @@
+"""SimCLR: two views of an image find each other among all others (Chen et al., ICML 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from varcon.core import Batch, Encoder, Method, StepOutput
+from varcon.engine.distributed import gather_batch, own_positions
+from varcon.layers import ProjectionHead, unit
+from varcon.losses.contrast import nt_xent
+
+
+@dataclass(frozen=True)
+class SimCLRSettings:
+    temperature: float = 0.5
+    dimensions: int = 128  # of the projection
+
+
+class SimCLR(Method):
+    Settings = SimCLRSettings
+    uses_labels = False
+    settings: SimCLRSettings
+
+    def __init__(self, encoder: Encoder, settings: SimCLRSettings, num_classes: int) -> None:
+        super().__init__(encoder, settings, num_classes)
+        self.head = ProjectionHead(encoder.features, settings.dimensions)
+
+    def forward(self, batch: Batch) -> StepOutput:
+        embeddings = unit(self.head(self.encoder(torch.cat(batch.views[:2]))))
+        itself = own_positions(embeddings)
+        other_view = torch.cat(itself.chunk(2)[::-1])
+        losses = nt_xent(embeddings, gather_batch(embeddings), itself, other_view, self.settings.temperature)
+        return StepOutput(losses.mean(), {})

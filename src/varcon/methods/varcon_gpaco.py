@@ -1,0 +1,40 @@
+"""VarCon+GPaCo: both losses on the same views, predicting by GPaCo's centres."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from varcon.core import Batch, Encoder, Progress, StepOutput
+from varcon.criterion import VarConLoss
+from varcon.methods.gpaco import GPaCo, GPaCoSettings
+
+
+@dataclass(frozen=True)
+class VarConGPaCoSettings(GPaCoSettings):
+    weight: float = 1.0  # of the VarCon loss, lambda
+    varcon_temperature: float = 0.1  # tau1
+    epsilon: float = 0.02
+    epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
+
+
+class VarConGPaCo(GPaCo):
+    Settings = VarConGPaCoSettings
+    settings: VarConGPaCoSettings
+
+    def __init__(self, encoder: Encoder, settings: VarConGPaCoSettings, num_classes: int) -> None:
+        super().__init__(encoder, settings, num_classes)
+        self.loss = VarConLoss(num_classes, settings.varcon_temperature, settings.epsilon)
+
+    def forward(self, batch: Batch) -> StepOutput:
+        centres, embeddings, labels = self.contrast(batch)
+        loss, terms = self.loss.with_terms(embeddings, labels)
+        metrics = {"kl": terms.kl.mean(), "nll": terms.nll.mean(), "tau2": terms.tau2.mean()}
+        metrics |= {"epsilon": self.loss.epsilon.detach().clone(), "gpaco": centres.detach()}
+        return StepOutput(centres + self.settings.weight * loss, metrics)
+
+    def after_step(self, progress: Progress) -> None:
+        super().after_step(progress)
+        self.loss.clamp_epsilon()
+
+    def learning_rate_scale(self, parameter_name: str) -> float:
+        return self.settings.epsilon_rate if parameter_name == "loss.epsilon" else 1.0

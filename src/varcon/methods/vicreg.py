@@ -1,0 +1,35 @@
+"""VICReg: views agree, dimensions vary and do not covary (Bardes et al., ICLR 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from varcon.core import Batch, Encoder, Method, StepOutput
+from varcon.engine.distributed import gather_batch
+from varcon.layers import NormedHead
+from varcon.losses.vicreg import vicreg
+
+
+@dataclass(frozen=True)
+class VICRegSettings:
+    similarity: float = 25.0
+    variance: float = 25.0
+    covariance: float = 1.0
+    dimensions: int = 8192  # of the expanded embedding
+
+
+class VICReg(Method):
+    Settings = VICRegSettings
+    uses_labels = False
+    settings: VICRegSettings
+
+    def __init__(self, encoder: Encoder, settings: VICRegSettings, num_classes: int) -> None:
+        super().__init__(encoder, settings, num_classes)
+        width = settings.dimensions
+        self.head = NormedHead(encoder.features, (width, width), width)
+
+    def forward(self, batch: Batch) -> StepOutput:
+        first, second = (gather_batch(self.head(self.encoder(view))) for view in batch.views[:2])
+        weights = self.settings.similarity, self.settings.variance, self.settings.covariance
+        loss, terms = vicreg(first, second, *weights)
+        return StepOutput(loss, terms)
