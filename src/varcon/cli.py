@@ -18,10 +18,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from varcon import compare as comparison
 from varcon import run
+from varcon.compare import Budget
 from varcon.core import Findings, InputError, RunError
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import EvaluateSettings
+from varcon.methods import METHODS
 from varcon.recipe import DIGITS, MethodSettings, Recipe, did_you_mean, load_recipe
 from varcon.terminal import Bar
 
@@ -34,6 +37,7 @@ varcon: variational supervised contrastive learning
   varcon train RECIPE         train the encoder a recipe describes, into a folder under runs/
   varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
   varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
+  varcon compare RECIPE       train several methods under one budget and tabulate them
 
 Each command explains itself with --help. Recipes are in the folder recipes/.
 """
@@ -73,6 +77,26 @@ class Report:
     """folders of runs"""
     out: Path | None = None
     """the page; by default report.html in the run's folder, or beside the folders of several"""
+
+
+@dataclass
+class Compare:
+    """Train several methods on the same data, encoder, augmentation and budget, and put them side by side.
+
+    A method's own settings come from the recipe of its name beside RECIPE, where there is one. Started
+    again, it goes on where it stopped.
+    """
+
+    recipe: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECIPE")]
+    """what all have in common: a .toml recipe"""
+    methods: str = ",".join(METHODS)
+    """names, separated by commas"""
+    seeds: str = "0"
+    """numbers, separated by commas; one run of every method for each"""
+    budget: Budget = "images"
+    """what is equal: the images seen, or the time trained (that of the slowest at the recipe's epochs)"""
+    out: Path | None = None
+    """folder for the runs, the table and the report; by default runs/compare- and the recipe's name"""
 
 
 @dataclass
@@ -221,6 +245,36 @@ def demo(arguments: list[str], console: Console) -> None:
     console.print(f"report: {page}  ({time.monotonic() - began:.0f} s in all)", soft_wrap=True)
 
 
+def compare(arguments: list[str], console: Console) -> None:
+    chosen = parse(Compare, "compare", arguments)
+    out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}"
+    try:
+        seeds = [int(seed) for seed in chosen.seeds.split(",")]
+    except ValueError:
+        raise InputError(f"--seeds is {chosen.seeds!r}; give whole numbers separated by commas") from None
+    command = shlex.join(["varcon", "compare", *arguments])
+    with Bar(console, "planning") as bar:
+        methods = chosen.methods.split(",")
+        planned = comparison.plan(chosen.recipe, methods, seeds, out, chosen.budget, bar.progress)
+    results = []
+    for number, one in enumerate(planned, start=1):
+        with Bar(console, f"{one.method}, seed {one.seed} ({number} of {len(planned)})") as bar:
+            try:
+                results.append(
+                    comparison.carry_out(one, bar.step, bar.progress, lambda name, findings: None, command)
+                )
+            except Interrupted as error:
+                raise Interrupted(f"{error}; continue with: {command}", error.signal) from None
+            bar.note(f"{one.method}, seed {one.seed}: kNN {results[-1].scores['kNN top-1']:.2f} %")
+    page = comparison.write(out, results, [one.folder for one in planned])
+    head, *rows = comparison.table(results)
+    shown = Table(*head, box=box.SIMPLE_HEAD)
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
+    console.print(f"table: {out / 'compare.md'}\nreport: {page}", soft_wrap=True)
+
+
 def free_folder(wanted: Path) -> Path:
     """The folder itself, or the first of folder-2, folder-3, ... that is free."""
     numbered = (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2))
@@ -232,4 +286,5 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "train": train,
     "evaluate": evaluate,
     "report": report,
+    "compare": compare,
 }

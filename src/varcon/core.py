@@ -96,6 +96,9 @@ class Method(nn.Module):
     def forward(self, batch: Batch) -> StepOutput:
         raise TypeError(f"{type(self).__name__} does not define forward")
 
+    def meet_classes(self, names: list[str]) -> None:
+        """Called once before training, for a method to which the classes' names say something."""
+
     def before_step(self, progress: Progress) -> None:
         """Called before each step, for example to freeze prototypes for the first epoch."""
 

@@ -94,6 +94,15 @@ class Queue(nn.Module):
         self.pushed += count
 
 
+def check_queues(network: nn.Module, batch: int) -> None:
+    """Before training starts: a queue must hold at least what a step pushes."""
+    for queue in network.modules():
+        if isinstance(queue, Queue) and len(queue.labels) < batch:
+            raise InputError(
+                f"a queue of {len(queue.labels)} is smaller than a batch of {batch}; enlarge method.queue"
+            )
+
+
 class Prototypes(nn.Module):
     """Learned unit vectors; `forward` gives the cosine of each embedding to each of them."""
 

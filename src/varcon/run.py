@@ -6,6 +6,7 @@ A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors, f
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import time
@@ -30,6 +31,7 @@ from varcon.evaluations import EvaluateSettings
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.files import replacing, write_json
+from varcon.layers import check_queues
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
@@ -61,6 +63,7 @@ def train(
         data = load(recipe.data, progress)
         check(recipe, data, distributed.world_size())
         method = build_method(recipe, data)
+        check_queues(method, recipe.train.batch_size)
         begun = (folder / "last.ckpt").exists()
         if distributed.is_main() and not begun:
             folder.mkdir(parents=True, exist_ok=True)
@@ -141,7 +144,9 @@ def build_method(recipe: Recipe[Any], data: Data) -> Method:
     """The recipe's method around its encoder, with weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.train.seed)
-        return METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, len(data.classes))
+        method = METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, len(data.classes))
+    method.meet_classes(data.classes)
+    return method
 
 
 def run_name(recipe: Path) -> str:
@@ -231,6 +236,17 @@ def stored_recipe(folder: Path) -> Recipe[Any]:
             f"{folder} is not a run: it has no recipe.json; name a folder that varcon train has made"
         )
     return load_recipe(path)
+
+
+def read_findings(folder: Path) -> dict[str, Findings]:
+    """The scores that evaluations have left in a run's folder."""
+    found = {}
+    for path in sorted((folder / "findings").glob("*.json")):
+        try:
+            found[path.stem] = Findings(json.loads(path.read_text(encoding="utf-8"))["scores"])
+        except (json.JSONDecodeError, KeyError, TypeError):
+            raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None
+    return found
 
 
 def write_findings(folder: Path, name: str, findings: Findings, settings: Any, seconds: float) -> None:

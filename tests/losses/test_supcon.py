@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from pytorch_metric_learning.losses import SupConLoss
 from references.supervised import agree, slow_supcon
 
 from varcon.core import InputError
@@ -97,3 +98,15 @@ def test_compiles_whole(generator):
     inputs = draw(8, 12, 6, 3, generator)
     compiled = torch.compile(supcon, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(*inputs, 0.1), supcon(*inputs, 0.1), rtol=1e-12, atol=1e-12)
+
+
+def test_equals_pytorch_metric_learning(generator):
+    """Every anchor has a positive here: their mean leaves out those that have none."""
+    embeddings = torch.randn(24, 6, dtype=torch.float64, generator=generator, requires_grad=True)
+    labels = torch.arange(24) % 5
+    theirs = SupConLoss(temperature=0.1)(embeddings, labels)
+    z = F.normalize(embeddings, dim=1)
+    ours = supcon(z, labels, z, labels, torch.arange(24), 0.1, "out").mean()
+    assert (ours - theirs).abs() < 1e-10
+    gradients = [torch.autograd.grad(loss, embeddings, retain_graph=True)[0] for loss in (ours, theirs)]
+    assert (gradients[0] - gradients[1]).abs().max() < 1e-10

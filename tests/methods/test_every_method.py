@@ -6,6 +6,7 @@ import torch.multiprocessing as mp
 from references.small_methods import build, draw_batch, train, worker
 
 from varcon.core import InputError, Progress
+from varcon.losses.swav import sinkhorn
 from varcon.methods import METHODS
 
 
@@ -69,3 +70,72 @@ def test_a_queue_smaller_than_a_batch(name):
     batch.views = [view.float() for view in batch.views]
     with pytest.raises(InputError, match="queue of 5 is smaller than a batch of 12"):
         method(batch)
+
+
+def test_swav_freezes_its_prototypes_for_the_first_epoch():
+    method = build("swav", frozen_epochs=1).float()
+    optimizer = torch.optim.SGD(method.parameters(), lr=0.5, momentum=0.9, weight_decay=0.01)
+    batch = draw_batch(0)
+    batch.views = [view.float() for view in batch.views]
+    start = method.prototypes.weight.detach().clone()
+    for step in range(8):  # four steps an epoch
+        method.before_step(Progress(step, 8, 4))
+        method(batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        method.after_step(Progress(step + 1, 8, 4))
+        moved = (method.prototypes.weight - start).abs().max()
+        assert (moved < 1e-6) == (step < 4), step
+        torch.testing.assert_close(method.prototypes.weight.norm(dim=1), torch.ones(6))
+
+
+def test_swav_assigns_full_views_and_predicts_from_all():
+    method = build("swav").float().eval()
+    batch = draw_batch(0)
+    small = [view[..., :2, :2] for view in draw_batch(1, views=3).views]
+    batch.views = [view.float() for view in (*batch.views, *small)]
+    scores = [method.prototypes(method.head(method.encoder(view))) for view in batch.views]
+    terms = []
+    for full in (0, 1):
+        target = sinkhorn(scores[full], method.settings.sharpness, method.settings.iterations)
+        for view in range(5):
+            if view != full:
+                terms.append(
+                    -(target * (scores[view] / method.settings.temperature).log_softmax(1)).sum(1).mean()
+                )
+    torch.testing.assert_close(method(batch).loss, torch.stack(terms).mean())
+
+
+def test_the_queue_takes_part_in_the_assignment(generator):
+    method = build("swav", queue=24, queue_from=1).float()
+    z = torch.nn.functional.normalize(torch.randn(12, 8, generator=generator), dim=1)
+    other = torch.nn.functional.normalize(torch.randn(24, 8, generator=generator), dim=1)
+    alone = method.assign(0, z, method.prototypes(z).detach())
+    method.queues[0].push(other, torch.zeros(24, dtype=torch.int64))
+    method.queue_in_use = True
+    scores = method.prototypes(torch.cat([z, other])).detach()
+    expected = sinkhorn(scores, method.settings.sharpness, method.settings.iterations)[:12]
+    got = method.assign(0, z, method.prototypes(z).detach())
+    torch.testing.assert_close(got, expected)
+    assert (got - alone).abs().max() > 1e-3
+
+
+def test_only_the_students_learn():
+    """The teachers of MoCo, BYOL and PaCo get no gradient, and move after a step only as averages."""
+    for name in ("moco", "byol", "paco", "varcon-paco"):
+        method = build(name).float()
+        batch = draw_batch(0)
+        batch.views = [view.float() for view in batch.views]
+        method(batch)  # fills the queue: without negatives MoCo has nothing to learn
+        method(batch).loss.backward()
+        assert all(p.grad is None and not p.requires_grad for p in method.teacher.parameters())
+        assert any(p.grad is not None and p.grad.abs().max() > 0 for p in method.student.parameters())
+        with torch.no_grad():
+            for parameter in method.student.parameters():
+                parameter.add_(1.0)
+        before = [p.clone() for p in method.teacher.parameters()]
+        method.after_step(Progress(1, 10, 5))
+        after, students = method.teacher.parameters(), method.student.parameters()
+        for old, new, student in zip(before, after, students, strict=True):
+            share = ((new - old) / (student - old)).median()
+            assert 0 < share < 0.01, name

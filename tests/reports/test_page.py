@@ -192,7 +192,7 @@ def test_seeds_not_evaluated_are_not_counted(tmp_path: Path) -> None:
         add_finding(folder, "knn", {"top1": top1})
     text = words(report(*folders))
     assert f"91.00 ± {np.sqrt(2):.2f} (n = 2)" in text
-    assert "2 2 — — — — mean ± standard deviation 3 seeds" in text
+    assert "2 2 — — — — — mean ± standard deviation 3 seeds" in text
 
 
 def test_a_run_without_findings_says_what_adds_them(tmp_path: Path) -> None:

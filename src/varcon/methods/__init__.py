@@ -14,6 +14,7 @@ from varcon.methods.varcon import VarCon
 from varcon.methods.varcon_gpaco import VarConGPaCo
 from varcon.methods.varcon_paco import VarConPaCo
 from varcon.methods.vicreg import VICReg
+from varcon.methods.xclr import XCLR
 
 METHODS: dict[str, type[Method]] = {
     "varcon": VarCon,
@@ -23,6 +24,7 @@ METHODS: dict[str, type[Method]] = {
     "gpaco": GPaCo,
     "varcon-paco": VarConPaCo,
     "varcon-gpaco": VarConGPaCo,
+    "xclr": XCLR,
     "simclr": SimCLR,
     "moco": MoCo,
     "byol": BYOL,

@@ -69,10 +69,12 @@ def _render(runs: list[Run]) -> str:
     }
     groups = collect.group_by_recipe(runs)
     names = (dict.fromkeys(run.method for run in runs), dict.fromkeys(run.data for run in runs))
+    kinds = ("methods", "data sets")
     page = environment.get_template("page.html").render(
-        title=" on ".join(" and ".join(several) for several in names),
+        title=" on ".join(_named(list(several), what) for several, what in zip(names, kinds, strict=True)),
         lead=_lead(runs, len(groups)),
         groups=groups,
+        classifiers=any("classifier" in run.findings for run in runs),
         overlays=_overlays(groups) if len(runs) > 1 else [],
         chapters=[_chapter(run) for run in runs],
         anchors={run.name: f"run-{place}" for place, run in enumerate(runs, start=1)},
@@ -80,6 +82,10 @@ def _render(runs: list[Run]) -> str:
         colours=plots.COLOURS,
     )
     return page.lstrip()  # the macros at the template's head leave blank lines
+
+
+def _named(names: list[str], what: str) -> str:
+    return " and ".join(names) if len(names) <= 3 else f"{len(names)} {what}"
 
 
 def _lead(runs: list[Run], recipes: int) -> str:

@@ -1,0 +1,56 @@
+"""X-CLR: the similarity of two samples should follow that of their classes (Sobal et al., 2025)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from varcon.core import Batch, Encoder, InputError, Method, StepOutput
+from varcon.data.similarity import class_similarity
+from varcon.engine.distributed import gather_batch, own_positions
+from varcon.layers import ProjectionHead, unit
+from varcon.losses.xclr import xclr
+
+
+@dataclass(frozen=True)
+class XCLRSettings:
+    similarity: str = "identity"  # of classes: a .npy file, "names" (by a text encoder) or "identity"
+    temperature: float = 0.07
+    similarity_temperature: float = 0.1  # of the target
+    dimensions: int = 128  # of the projection
+
+    def __post_init__(self) -> None:
+        if not (self.temperature > 0 and self.similarity_temperature > 0):
+            raise InputError("method.temperature and method.similarity_temperature must be above 0")
+
+
+class XCLR(Method):
+    Settings = XCLRSettings
+    uses_labels = True
+    settings: XCLRSettings
+    similarity: Tensor  # [C, C]
+
+    def __init__(self, encoder: Encoder, settings: XCLRSettings, num_classes: int) -> None:
+        super().__init__(encoder, settings, num_classes)
+        self.head = ProjectionHead(encoder.features, settings.dimensions)
+        self.register_buffer("similarity", torch.eye(num_classes))
+
+    def meet_classes(self, names: list[str]) -> None:
+        self.similarity.copy_(class_similarity(self.settings.similarity, names))
+
+    def forward(self, batch: Batch) -> StepOutput:
+        embeddings = unit(self.head(self.encoder(torch.cat(batch.views))))
+        labels = batch.labels.repeat(len(batch.views))
+        losses = xclr(
+            embeddings,
+            labels,
+            gather_batch(embeddings),
+            gather_batch(labels),
+            own_positions(labels),
+            self.similarity,
+            self.settings.temperature,
+            self.settings.similarity_temperature,
+        )
+        return StepOutput(losses.mean(), {})
