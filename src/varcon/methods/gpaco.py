@@ -1,4 +1,4 @@
-"""GPaCo: PaCo without a teacher, both views being queries (Cui et al., 2022)."""
+"""GPaCo: learned class centres join the contrast of both views of a batch (Cui et al., 2022)."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ class GPaCo(Method):
 
     def __init__(self, encoder: Encoder, settings: GPaCoSettings, num_classes: int) -> None:
         super().__init__(encoder, settings, num_classes)
-        width = encoder.features
-        self.classifier = nn.Linear(width, num_classes)
-        hidden = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
-        self.head = nn.Sequential(*hidden, nn.Linear(width, settings.dimensions))
+        self.classifier = nn.Linear(encoder.features, num_classes)
+        self.head = self.build_head(encoder.features)
         self.queue = Queue(settings.queue, settings.dimensions)
+
+    def build_head(self, width: int) -> nn.Module:
+        hidden = [nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
+        return nn.Sequential(*hidden, nn.Linear(width, self.settings.dimensions))
 
     def forward(self, batch: Batch) -> StepOutput:
         return StepOutput(self.contrast(batch)[0], {})
@@ -46,9 +48,16 @@ class GPaCo(Method):
         features = self.encoder(torch.cat(batch.views))
         queries = unit(self.head(features))
         labels = batch.labels.repeat(len(batch.views))
-        contrast, contrast_labels = gather_batch(queries), gather_batch(labels)
+        loss = self.compare(features, queries, labels, gather_batch(queries), gather_batch(labels))
+        self.remember(queries.detach().chunk(len(batch.views))[-1], batch.labels)
+        return loss, queries, labels
+
+    def compare(
+        self, features: Tensor, queries: Tensor, labels: Tensor, contrast: Tensor, contrast_labels: Tensor
+    ) -> Tensor:
+        """Queries against the centres, the queue and `contrast`, which begins with all processes' queries."""
         usable = self.queue.usable
-        losses = paco(
+        return paco(
             self.classifier(features),
             labels,
             queries,
@@ -60,8 +69,8 @@ class GPaCo(Method):
             self.settings.alpha,
             self.settings.beta,
             self.settings.gamma,
-        )
+        ).mean()
+
+    def remember(self, vectors: Tensor, labels: Tensor) -> None:
         if self.training:
-            second_view = queries.detach().chunk(len(batch.views))[-1]
-            self.queue.push(gather_batch(second_view), gather_batch(batch.labels))
-        return losses.mean(), queries, labels
+            self.queue.push(gather_batch(vectors), gather_batch(labels))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.engine.distributed import gather_batch, own_positions
 from varcon.layers import ProjectionHead, unit
 from varcon.losses.supcon import supcon
+
+# Anchors, their labels, what they are compared with, its labels, and where each anchor stands in it.
+Pairs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -20,25 +24,28 @@ class SupConSettings:
     dimensions: int = 128  # of the projection
 
 
-class SupCon(Method):
-    Settings = SupConSettings
-    uses_labels = True
-    settings: SupConSettings
+class Pairwise(Method):
+    """Projects every view and compares it with every other, in all processes, by a loss of its own."""
 
-    def __init__(self, encoder: Encoder, settings: SupConSettings, num_classes: int) -> None:
+    uses_labels = True
+
+    def __init__(self, encoder: Encoder, settings: Any, num_classes: int) -> None:
         super().__init__(encoder, settings, num_classes)
         self.head = ProjectionHead(encoder.features, settings.dimensions)
 
     def forward(self, batch: Batch) -> StepOutput:
         embeddings = unit(self.head(self.encoder(torch.cat(batch.views))))
         labels = batch.labels.repeat(len(batch.views))
-        losses = supcon(
-            embeddings,
-            labels,
-            gather_batch(embeddings),
-            gather_batch(labels),
-            own_positions(labels),
-            self.settings.temperature,
-            self.settings.form,
-        )
-        return StepOutput(losses.mean(), {})
+        pairs = embeddings, labels, gather_batch(embeddings), gather_batch(labels), own_positions(labels)
+        return StepOutput(self.losses(pairs).mean(), {})
+
+    def losses(self, pairs: Pairs) -> Tensor:
+        raise TypeError(f"{type(self).__name__} does not define losses")
+
+
+class SupCon(Pairwise):
+    Settings = SupConSettings
+    settings: SupConSettings
+
+    def losses(self, pairs: Pairs) -> Tensor:
+        return supcon(*pairs, self.settings.temperature, self.settings.form)

@@ -1,8 +1,9 @@
-"""VarCon+GPaCo: both losses on the same views, predicting by GPaCo's centres."""
+"""VarCon+GPaCo: both losses on the same projections, predicting by GPaCo's centres."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from varcon.core import Batch, Encoder, Progress, StepOutput
 from varcon.criterion import VarConLoss
@@ -18,7 +19,7 @@ class VarConGPaCoSettings(GPaCoSettings):
 
 
 class VarConGPaCo(GPaCo):
-    Settings = VarConGPaCoSettings
+    Settings: ClassVar[type] = VarConGPaCoSettings
     settings: VarConGPaCoSettings
 
     def __init__(self, encoder: Encoder, settings: VarConGPaCoSettings, num_classes: int) -> None:
@@ -29,7 +30,7 @@ class VarConGPaCo(GPaCo):
         centres, embeddings, labels = self.contrast(batch)
         loss, terms = self.loss.with_terms(embeddings, labels)
         metrics = {"kl": terms.kl.mean(), "nll": terms.nll.mean(), "tau2": terms.tau2.mean()}
-        metrics |= {"epsilon": self.loss.epsilon.detach().clone(), "gpaco": centres.detach()}
+        metrics |= {"epsilon": self.loss.epsilon.detach().clone(), "centres": centres.detach()}
         return StepOutput(centres + self.settings.weight * loss, metrics)
 
     def after_step(self, progress: Progress) -> None:

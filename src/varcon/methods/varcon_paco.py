@@ -4,37 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from varcon.core import Batch, Encoder, Progress, StepOutput
-from varcon.criterion import VarConLoss
 from varcon.methods.paco import PaCo, PaCoSettings
+from varcon.methods.varcon_gpaco import VarConGPaCo, VarConGPaCoSettings
 
 
 @dataclass(frozen=True)
-class VarConPaCoSettings(PaCoSettings):
-    weight: float = 1.0  # of the VarCon loss, lambda
-    varcon_temperature: float = 0.1  # tau1
-    epsilon: float = 0.02
-    epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
+class VarConPaCoSettings(VarConGPaCoSettings, PaCoSettings):
+    pass
 
 
-class VarConPaCo(PaCo):
+class VarConPaCo(VarConGPaCo, PaCo):  # the combination's forward over PaCo's contrast
     Settings = VarConPaCoSettings
     settings: VarConPaCoSettings
-
-    def __init__(self, encoder: Encoder, settings: VarConPaCoSettings, num_classes: int) -> None:
-        super().__init__(encoder, settings, num_classes)
-        self.loss = VarConLoss(num_classes, settings.varcon_temperature, settings.epsilon)
-
-    def forward(self, batch: Batch) -> StepOutput:
-        centres, embeddings, labels = self.contrast(batch)
-        loss, terms = self.loss.with_terms(embeddings, labels)
-        metrics = {"kl": terms.kl.mean(), "nll": terms.nll.mean(), "tau2": terms.tau2.mean()}
-        metrics |= {"epsilon": self.loss.epsilon.detach().clone(), "paco": centres.detach()}
-        return StepOutput(centres + self.settings.weight * loss, metrics)
-
-    def after_step(self, progress: Progress) -> None:
-        super().after_step(progress)
-        self.loss.clamp_epsilon()
-
-    def learning_rate_scale(self, parameter_name: str) -> float:
-        return self.settings.epsilon_rate if parameter_name == "loss.epsilon" else 1.0

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from varcon.core import Batch, Encoder, InputError, Method, StepOutput
+from varcon.core import Encoder, InputError
 from varcon.data.similarity import class_similarity
-from varcon.engine.distributed import gather_batch, own_positions
-from varcon.layers import ProjectionHead, unit
 from varcon.losses.xclr import xclr
+from varcon.methods.supcon import Pairs, Pairwise
 
 
 @dataclass(frozen=True)
@@ -26,31 +25,17 @@ class XCLRSettings:
             raise InputError("method.temperature and method.similarity_temperature must be above 0")
 
 
-class XCLR(Method):
+class XCLR(Pairwise):
     Settings = XCLRSettings
-    uses_labels = True
     settings: XCLRSettings
     similarity: Tensor  # [C, C]
 
     def __init__(self, encoder: Encoder, settings: XCLRSettings, num_classes: int) -> None:
         super().__init__(encoder, settings, num_classes)
-        self.head = ProjectionHead(encoder.features, settings.dimensions)
         self.register_buffer("similarity", torch.eye(num_classes))
 
     def meet_classes(self, names: list[str]) -> None:
         self.similarity.copy_(class_similarity(self.settings.similarity, names))
 
-    def forward(self, batch: Batch) -> StepOutput:
-        embeddings = unit(self.head(self.encoder(torch.cat(batch.views))))
-        labels = batch.labels.repeat(len(batch.views))
-        losses = xclr(
-            embeddings,
-            labels,
-            gather_batch(embeddings),
-            gather_batch(labels),
-            own_positions(labels),
-            self.similarity,
-            self.settings.temperature,
-            self.settings.similarity_temperature,
-        )
-        return StepOutput(losses.mean(), {})
+    def losses(self, pairs: Pairs) -> Tensor:
+        return xclr(*pairs, self.similarity, self.settings.temperature, self.settings.similarity_temperature)
