@@ -60,7 +60,7 @@ def test_every_method_gets_one_budget():
 
 def test_small_views_count_by_their_pixels():
     augment = load_recipe(RECIPES / "digits/varcon.toml").augment
-    assert full_views(replace(augment, small_views=4, small_size=16)) == 2 + 4 * 0.25
+    assert full_views(replace(augment, small_views=4, small_size=16), 32) == 2 + 4 * 0.25
 
 
 def test_equal_time_gives_the_quick_more_epochs(tmp_path, monkeypatch):

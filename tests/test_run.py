@@ -44,7 +44,7 @@ def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"here\.npz"):
         varcon.evaluate(folder)
     findings = varcon.evaluate(folder, data_path="there.npz")
-    assert list(findings) == ["pixels", "knn", "linear", "map2d"]
+    assert list(findings) == ["pixels", "knn", "linear", "rank", "map2d"]
     assert findings["knn"].scores["top1"] == 100  # dark and bright images
     stored = json.loads((folder / "findings/knn.json").read_text())
     assert stored["scores"] == findings["knn"].scores
@@ -98,3 +98,15 @@ def test_settings_may_differ_from_the_recipe(tmp_path):
     stored = json.loads((folder / "findings/linear-augmented.json").read_text())
     assert stored["settings"]["augment"] == "crop-flip"
     assert len(np.load(folder / "findings/linear-augmented.npz")["accuracy"]) == 3
+
+
+def test_an_encoder_of_the_wrong_width_is_found_before_training(tmp_path, monkeypatch):
+    """One whose `features` is not what it makes would break a head with a message about matrices."""
+    write_npz(tmp_path / "few.npz")
+    recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK)
+    encoder = recipe.encoder.build()
+    encoder.features = 100
+    monkeypatch.setattr(type(recipe.encoder), "build", lambda settings: encoder)
+    with pytest.raises(InputError, match=r"features of shape \[1, 64\] from one image and says it makes 100"):
+        varcon.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from varcon import run
 from varcon.augment import AugmentSettings
 from varcon.core import Findings, InputError, OnProgress
+from varcon.data import load
 from varcon.engine.journal import read_rows
 from varcon.engine.loop import Watcher
 from varcon.files import write_json, write_text
@@ -33,13 +34,14 @@ class Planned:
 class Result:
     method: str
     seed: int
-    scores: dict[str, float]  # percent, and minutes and images per second
+    scores: dict[str, float]  # accuracies in percent, effective rank, minutes, images per second
 
 
 COLUMNS = {
     "kNN top-1": ("knn", "top1"),
     "linear probe, last": ("linear", "last"),
     "own classifier": ("classifier", "top1"),
+    "effective rank": ("rank", "effective_rank"),
 }
 
 
@@ -57,7 +59,11 @@ def plan(
             raise InputError(
                 f"there is no method {name!r}{did_you_mean(name, METHODS)}; methods: {', '.join(METHODS)}"
             )
-    recipes = {name: under_one_budget(base, own_recipe(path, name)) for name in methods}
+    own = {name: own_recipe(path, name) for name in methods}
+    side = 0
+    if any(recipe.augment.small_views for recipe in own.values()):
+        side = load(base.data, progress).train.images.shape[-1]
+    recipes = {name: under_one_budget(base, recipe, side) for name, recipe in own.items()}
     if budget == "time":
         seconds = {}
         for number, (name, recipe) in enumerate(recipes.items()):
@@ -81,21 +87,23 @@ def own_recipe(path: Path, method: str) -> Recipe[Any]:
     return load_recipe(beside) if beside.exists() else Recipe(method=METHODS[method].Settings())
 
 
-def under_one_budget(base: Recipe[Any], own: Recipe[Any]) -> Recipe[Any]:
+def under_one_budget(base: Recipe[Any], own: Recipe[Any], side: int) -> Recipe[Any]:
+    """`own`'s method and views, for as many epochs as show it as many images of `side` pixels as `base`."""
     views = {
         "views": own.augment.views,
         "small_views": own.augment.small_views,
         "small_size": own.augment.small_size,
         "small_crop_area": own.augment.small_crop_area,
     }
-    epochs = max(1, round(base.train.epochs * full_views(base.augment) / full_views(own.augment)))
+    epochs = max(1, round(base.train.epochs * full_views(base.augment, side) / full_views(own.augment, side)))
     augment = replace(base.augment, **views)  # type: ignore[arg-type]
     return replace(base, method=own.method, augment=augment, train=replace(base.train, epochs=epochs))
 
 
-def full_views(augment: AugmentSettings) -> float:
+def full_views(augment: AugmentSettings, side: int) -> float:
     """How many full images a step encodes for each of the batch; a small view counts by its pixels."""
-    return augment.views + augment.small_views * min(1.0, (augment.small_size / 32) ** 2)
+    small = augment.small_views * (augment.small_size / side) ** 2 if augment.small_views else 0
+    return augment.views + small
 
 
 def seconds_per_epoch(recipe: Recipe[Any]) -> float:

@@ -30,8 +30,8 @@ from varcon.engine.state import check_recipe
 from varcon.evaluations import EvaluateSettings
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
+from varcon.evaluations.rank import Rank
 from varcon.files import replacing, write_json
-from varcon.layers import check_queues
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
@@ -61,9 +61,8 @@ def train(
     check_folder(folder, recipe, resume)
     with distributed.process_group(pick_device(recipe.train.device)) as device, memory_errors():
         data = load(recipe.data, progress)
-        check(recipe, data, distributed.world_size())
         method = build_method(recipe, data)
-        check_queues(method, recipe.train.batch_size)
+        check(method, recipe, data, distributed.world_size())
         begun = (folder / "last.ckpt").exists()
         if distributed.is_main() and not begun:
             folder.mkdir(parents=True, exist_ok=True)
@@ -112,12 +111,13 @@ def evaluate(
         "pixels": (settings.knn, raw_pixels(data, where)),
         "knn": (settings.knn, frozen),
         probe: (settings.linear, frozen),
-        "map2d": (settings.map2d, frozen),
+        "rank": (Rank(), frozen),
     }
     if (folder / "classifier.safetensors").exists():
         layer: nn.Linear = nn.utils.skip_init(nn.Linear, encoder.features, len(data.classes))
         load_weights(folder / "classifier.safetensors", layer)
         tasks["classifier"] = (OwnClassifier(layer.to(where)), frozen)
+    tasks["map2d"] = (settings.map2d, frozen)  # the slowest last: the numbers are there before the picture
     results = {}
     for name, (evaluation, what) in tasks.items():
         began = time.perf_counter()

@@ -171,11 +171,14 @@ def test_a_lone_recipe_is_labelled_by_method_and_data(tmp_path: Path) -> None:
     assert group.label == "varcon on digits"
 
 
-def test_labels_begin_with_the_method(tmp_path: Path) -> None:
+def test_labels_begin_with_the_method_and_say_no_more_than_they_must(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / "a"), make_run(tmp_path / "b", name="supcon", temperature=0.3)]
+    assert [group.label for group in group_by_recipe(read_runs(folders))] == ["varcon", "supcon"]
+    folders.append(make_run(tmp_path / "c", temperature=0.2))
     assert [group.label for group in group_by_recipe(read_runs(folders))] == [
         "varcon, temperature 0.1",
         "supcon, temperature 0.3",
+        "varcon, temperature 0.2",
     ]
 
 

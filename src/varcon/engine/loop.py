@@ -19,6 +19,7 @@ from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.state import TrainingState
+from varcon.layers import check_queues
 from varcon.recipe import Recipe
 
 STEPS_PER_ROW = 10  # of metrics.jsonl; a row waits for the device, so not every step has one
@@ -115,7 +116,8 @@ def fit(
                     saved = time.monotonic()
 
 
-def check(recipe: Recipe[Any], data: Data, processes: int) -> None:
+@torch.no_grad()
+def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> None:
     """What can be known to fail, before anything is written."""
     batch_size = recipe.train.batch_size
     if batch_size > len(data.train):
@@ -126,7 +128,17 @@ def check(recipe: Recipe[Any], data: Data, processes: int) -> None:
         raise InputError(
             f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
         )
-    draw_views(data.train.images[:1], recipe.augment, data.mean, data.std, torch.Generator())
+    check_queues(method, batch_size)
+    views = draw_views(data.train.images[:1], recipe.augment, data.mean, data.std, torch.Generator())
+    encoder = method.encoder.eval()  # which leaves batch statistics alone
+    for view in views:
+        shape = list(encoder(view).shape)
+        if shape != [1, encoder.features]:
+            raise InputError(
+                f"the encoder makes features of shape {shape} from one image and says it makes "
+                f"{encoder.features}; correct its attribute `features`"
+            )
+    encoder.train()
 
 
 def epoch_order(images: int, seed: int, epoch: int, device: torch.device) -> Tensor:

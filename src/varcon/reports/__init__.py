@@ -75,6 +75,7 @@ def _render(runs: list[Run]) -> str:
         lead=_lead(runs, len(groups)),
         groups=groups,
         classifiers=any("classifier" in run.findings for run in runs),
+        ranks=any("rank" in run.findings for run in runs),
         overlays=_overlays(groups) if len(runs) > 1 else [],
         chapters=[_chapter(run) for run in runs],
         anchors={run.name: f"run-{place}" for place, run in enumerate(runs, start=1)},
@@ -227,8 +228,10 @@ def _overlays(groups: list[Group]) -> list[Drawing]:
         for run in group.runs:
             looks.append((run, style if by_group else len(looks), shared or run.name))
     drawings = []
+    methods = {run.method for run, *_ in looks}
+    unlike = "; the losses of different methods do not compare in value" if len(methods) > 1 else ""
     for title, caption, columns in (
-        ("Loss", "The whole loss and, where a method has them, its terms.", LOSSES),
+        ("Loss", f"The whole loss and, where a method has them, its terms{unlike}.", LOSSES),
         ("Temperature", "How τ₂ and ε moved in each run.", {"tau2": "mean τ₂", "epsilon": "ε"}),
     ):
         panels = []

@@ -117,15 +117,29 @@ class Group:
         return len({str(run.seed) for run in self.runs})
 
     def spread(self, finding: str, name: str) -> Spread | None:
-        values = [run.score(finding, name) for run in self.runs]
-        return spread([value for value in values if value is not None])
+        return spread([run.score(finding, name) for run in self.runs])
+
+    @property
+    def training_seconds(self) -> float | None:
+        return mean([run.training_seconds for run in self.runs])
+
+    @property
+    def images_per_second(self) -> float | None:
+        return mean([run.images_per_second for run in self.runs])
 
 
-def spread(values: list[float]) -> Spread | None:
-    if not values:
+def mean(values: list[float | None]) -> float | None:
+    found = spread(values)
+    return found.mean if found else None
+
+
+def spread(values: list[float | None]) -> Spread | None:
+    """Of the values that are there."""
+    known = [value for value in values if value is not None]
+    if not known:
         return None
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return Spread(float(np.mean(values)), deviation, len(values))
+    deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return Spread(float(np.mean(known)), deviation, len(known))
 
 
 def number(value: Any) -> float | None:
@@ -148,18 +162,23 @@ def group_by_recipe(runs: list[Run]) -> list[Group]:
     for run in runs:
         members.setdefault(json.dumps(_seedless(run), sort_keys=True, default=str), []).append(run)
     differing = differing_settings(runs)
+    differing.sort(key=lambda name: name not in ("method.name", "data.name"))  # these first
+    described = [_words(_seedless(group[0]), differing) for group in members.values()]
+    # The fewest words that tell the groups apart: of methods compared, their names alone.
+    enough = next((n for n in (1, 2) if len({tuple(words[:n]) for words in described}) == len(described)), 3)
     labels: list[str] = []
-    for group in members.values():
-        settings = _seedless(group[0])
-        names = [name for name in differing if name in settings]
-        names.sort(key=lambda name: name not in ("method.name", "data.name"))  # these first
-        words = [
-            f"{settings[name]}" if name.endswith(".name") else f"{name.split('.')[-1]} {settings[name]}"
-            for name in names[:3]
-        ]
-        label = ", ".join(words) or f"{group[0].method} on {group[0].data}"
+    for group, words in zip(members.values(), described, strict=True):
+        label = ", ".join(words[:enough]) or f"{group[0].method} on {group[0].data}"
         labels.append(label if label not in labels else f"{label} ({group[0].name})")
     return [Group(label, group) for label, group in zip(labels, members.values(), strict=True)]
+
+
+def _words(settings: dict[str, Any], names: list[str]) -> list[str]:
+    return [
+        f"{settings[name]}" if name.endswith(".name") else f"{name.split('.')[-1]} {settings[name]}"
+        for name in names
+        if name in settings
+    ]
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
