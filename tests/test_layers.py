@@ -20,12 +20,13 @@ def test_normed_head_is_linear_norm_relu_linear(generator):
 
 def test_teacher_follows_as_a_moving_average(generator):
     student = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    teacher = Teacher(student)
+    teacher = Teacher(student, 0.5)
     before = [p.clone() for p in teacher.network.parameters()]
     with torch.no_grad():
         for parameter in student.parameters():
             parameter.add_(1.0)
-    teacher.follow(student, momentum=0.9)
+    teacher.set_momentum(0.9)
+    teacher.follow(student)
     for own, was, theirs in zip(teacher.network.parameters(), before, student.parameters(), strict=True):
         torch.testing.assert_close(own, 0.9 * was + 0.1 * theirs)
         assert not own.requires_grad
@@ -34,6 +35,11 @@ def test_teacher_follows_as_a_moving_average(generator):
     # Its statistics are its own: the forward pass above moved them, the student's did not move.
     assert teacher.network[1].num_batches_tracked == 1
     assert student[1].num_batches_tracked == 0
+
+
+def test_a_momentum_out_of_range():
+    with pytest.raises(InputError, match=r"method.momentum is 1.5; it must lie in \[0, 1\]"):
+        Teacher(nn.Linear(2, 2), 1.5)
 
 
 def test_momentum_rises_from_base_to_one():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shlex
 import statistics
@@ -183,7 +184,8 @@ def train_with_bar(
     with Bar(console, f"training {folder.name}") as bar:
         try:
             run.train(recipe, folder, resume, bar.step, bar.progress, command)
-            bar.note(f"trained {folder}")
+            how = json.loads((folder / "recipe.json").read_text(encoding="utf-8")).get("steps", "")
+            bar.note(f"trained {folder}" + (f"; steps ran as {how}" if "no GPU" not in how else ""))
         except Interrupted as error:
             raise Interrupted(f"{error}; continue with: {to_continue}", error.signal) from None
 

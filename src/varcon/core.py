@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -86,6 +86,7 @@ class Method(nn.Module):
     uses_labels: ClassVar[bool]
     encoder: Encoder  # what survives training
     classifier: nn.Linear | None  # on the encoder's features, of a method that trains one
+    phase: Hashable = None  # before_step changes it where forward is to take another path from then on
 
     def __init__(self, encoder: Encoder, settings: Any, num_classes: int) -> None:
         super().__init__()
@@ -100,9 +101,13 @@ class Method(nn.Module):
         """Called once before training, for a method to which the classes' names say something."""
 
     def before_step(self, progress: Progress) -> None:
-        """Called before each step, for example to freeze prototypes for the first epoch."""
+        """Called before each step, for what changes as training goes on.
 
-    def after_step(self, progress: Progress) -> None:
+        It writes numbers to buffers, where `forward` and `after_step` read them: those two may have been
+        captured as a CUDA graph, which repeats what they did on the device and nothing of their Python.
+        """
+
+    def after_step(self) -> None:
         """Called after each optimiser step, for example to move a teacher or clamp a parameter."""
 
     def learning_rate_scale(self, parameter_name: str) -> float:

@@ -43,20 +43,31 @@ class Teacher(nn.Module):
     Its BatchNorm statistics are its own: they come from what it sees, not from the student.
     """
 
-    def __init__(self, student: nn.Module) -> None:
+    pace: Tensor  # 1 - momentum
+
+    def __init__(self, student: nn.Module, momentum: float) -> None:
         super().__init__()
+        if not 0 <= momentum <= 1:
+            raise InputError(f"method.momentum is {momentum}; it must lie in [0, 1]")
         self.network = copy.deepcopy(student).requires_grad_(False)
+        self.register_buffer("pace", torch.tensor(1 - momentum))
 
     @torch.no_grad()
     def forward(self, *inputs: Any) -> Any:
         return self.network(*inputs)
 
+    def set_momentum(self, momentum: float) -> None:
+        self.pace.fill_(1 - momentum)
+
     @torch.no_grad()
-    def follow(self, student: nn.Module, momentum: float) -> None:
+    def follow(self, student: nn.Module) -> None:
         """own <- momentum * own + (1 - momentum) * student."""
         own: list[Tensor] = list(self.network.parameters())
         theirs: list[Tensor] = list(student.parameters())
-        torch._foreach_lerp_(own, theirs, 1 - momentum)  # one kernel on a GPU instead of one a parameter
+        # A few kernels on a GPU instead of some for each parameter.
+        change = torch._foreach_sub(theirs, own)
+        torch._foreach_mul_(change, self.pace)
+        torch._foreach_add_(own, change)
 
 
 def rising_momentum(base: float, progress: Progress) -> float:
@@ -106,15 +117,20 @@ def check_queues(network: nn.Module, batch: int) -> None:
 class Prototypes(nn.Module):
     """Learned unit vectors; `forward` gives the cosine of each embedding to each of them."""
 
+    mobility: Tensor  # factor on their gradient: 1, or 0 while they are frozen
+
     def __init__(self, count: int, dimensions: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(F.normalize(torch.randn(count, dimensions), dim=1))
-        self.frozen = False
+        self.register_buffer("mobility", torch.ones(()))
         # Not requires_grad: a parameter that comes and goes would confuse DistributedDataParallel.
-        self.weight.register_hook(lambda gradient: torch.zeros_like(gradient) if self.frozen else gradient)
+        self.weight.register_hook(lambda gradient: gradient * self.mobility)
 
     def forward(self, embeddings: Tensor) -> Tensor:
         return F.normalize(embeddings, dim=1) @ self.weight.T
+
+    def freeze(self, frozen: bool) -> None:
+        self.mobility.fill_(0 if frozen else 1)
 
     @torch.no_grad()
     def normalise(self) -> None:

@@ -36,6 +36,7 @@ class TrainSettings:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
     compile: bool = True  # torch.compile; on cuda only
+    cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16
     seed: int = 0
     checkpoint_seconds: float = 30  # saved at the first epoch's end after this long; 0: at every one's
 

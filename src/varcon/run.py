@@ -27,6 +27,7 @@ from varcon.engine import distributed
 from varcon.engine.checkpoint import load_weights, save_weights
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
+from varcon.engine.step import why_no_graph
 from varcon.evaluations import EvaluateSettings
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
@@ -213,6 +214,7 @@ def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str
         if device.type == "cuda"
         else f"cpu, {torch.get_num_threads()} threads"
     )
+    hindrance = why_no_graph(recipe, device, distributed.world_size())
     return {
         "recipe": recipe_to_dict(recipe),
         "command": command,
@@ -222,6 +224,7 @@ def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str
             "python": platform.python_version(),
         },
         "device": kind if distributed.world_size() == 1 else f"{distributed.world_size()} x {kind}",
+        "steps": f"kernel by kernel ({hindrance})" if hindrance else "one CUDA graph each",
         "classes": data.classes,
         "train_images": len(data.train),
         "test_images": len(data.test),

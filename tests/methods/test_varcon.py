@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from varcon import VarConLoss
-from varcon.core import Batch, Progress
+from varcon.core import Batch
 from varcon.encoders import EncoderSettings
 from varcon.methods.varcon import VarCon, VarConSettings
 
@@ -25,5 +25,5 @@ def test_it_is_the_loss_of_the_projections_of_all_views(generator):
 def test_epsilon_is_clamped_after_the_step():
     method = VarCon(EncoderSettings().build(), VarConSettings(), num_classes=3)
     method.loss.epsilon.data.fill_(0.3)
-    method.after_step(Progress(1, 10, 5))
+    method.after_step()
     assert method.loss.epsilon.item() == pytest.approx(0.08)

@@ -67,7 +67,7 @@ def train(name, rank, divided, steps=4):
         gradients.append({n: p.grad.clone() for n, p in method.named_parameters() if p.grad is not None})
         optimizer.step()
         optimizer.zero_grad()
-        method.after_step(Progress(step + 1, steps, 2))
+        method.after_step()
     return gradients, {n: v.clone() for n, v in method.state_dict().items()}
 
 

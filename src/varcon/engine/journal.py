@@ -55,25 +55,25 @@ class Averages:
     """Means of the metrics between two rows, kept on the device so that no step waits for them."""
 
     def __init__(self) -> None:
-        self._reset()
-
-    def _reset(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._steps = 0
+        self._names: list[str] = []
+        self._sums = torch.empty(0)  # of each metric, and last the number of steps
         self._since = time.perf_counter()
 
     def add(self, metrics: dict[str, Tensor]) -> None:
-        for name, value in metrics.items():
-            value = value.detach().float()
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
-        self._steps += 1
+        """Only adds to a tensor that stays, so that a captured step can do it."""
+        values = torch.stack([value.detach().float() for value in metrics.values()])
+        values = torch.nn.functional.pad(values, (0, 1), value=1.0)
+        if self._names:
+            self._sums += values
+        else:
+            self._names, self._sums = list(metrics), values
 
     def take(self, images_per_step: int) -> dict[str, float]:
         """The means since the last call over all processes, with the speed; waits for the device."""
-        totals = sum_over_processes(torch.stack(list(self._sums.values())))
-        means = (totals / (self._steps * world_size())).tolist()
+        *totals, steps = sum_over_processes(self._sums).tolist()
         elapsed = time.perf_counter() - self._since
-        row = {name: float(f"{mean:.6g}") for name, mean in zip(self._sums, means, strict=True)}
-        row["images_per_second"] = round(self._steps * images_per_step / max(elapsed, 1e-9), 1)
-        self._reset()
+        row = {name: float(f"{total / steps:.6g}") for name, total in zip(self._names, totals, strict=True)}
+        row["images_per_second"] = round(steps / world_size() * images_per_step / max(elapsed, 1e-9), 1)
+        self._sums.zero_()
+        self._since = time.perf_counter()
         return row

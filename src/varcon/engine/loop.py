@@ -19,11 +19,11 @@ from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.state import TrainingState
+from varcon.engine.step import GraphedStep, Step, why_no_graph
 from varcon.layers import check_queues
 from varcon.recipe import Recipe
 
 STEPS_PER_ROW = 10  # of metrics.jsonl; a row waits for the device, so not every step has one
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 Watcher = Callable[[Progress, dict[str, float] | None], None]
 
@@ -59,8 +59,11 @@ def fit(
     model: Callable[[Batch], StepOutput] = distributed.synchronised(method, device)
     if settings.compile and device.type == "cuda":
         model = torch.compile(model)
+    averages = Averages()
+    step = Step(method, model, data, split, recipe, optimizer, scaler, generator, averages)
+    run_step = step if why_no_graph(recipe, device, world) else GraphedStep(step)
 
-    averages, saved = Averages(), time.monotonic()
+    saved = time.monotonic()
     order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
     journal_path = folder / "metrics.jsonl" if distributed.is_main() else None
     with Journal(journal_path, state.step) as journal, requests_to_stop() as stop:
@@ -71,25 +74,16 @@ def fit(
             if position == 0:
                 order = epoch_order(len(split), settings.seed, progress.epoch, device)
             indices = share_of(order[position * settings.batch_size :][: settings.batch_size])
-            views = draw_views(split.images[indices], recipe.augment, data.mean, data.std, generator)
-            batch = Batch(views, split.labels[indices], indices)
 
             rate = learning_rate(settings, progress)
             set_learning_rate(optimizer, rate)
             method.before_step(progress)
             try:
-                with torch.autocast(device.type, DTYPES[settings.precision], settings.precision != "fp32"):
-                    output = model(batch)
-                scaler.scale(output.loss).backward()
+                run_step(indices)
             except InputError as error:  # the data were checked when read: this is divergence
                 raise RunError(diverged(state, str(error))) from None
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
             state.step += 1
             progress = Progress(state.step, total_steps, steps_per_epoch)
-            method.after_step(progress)
-            averages.add({"loss": output.loss, **output.metrics})
 
             row: dict[str, float] | None = None
             epoch_ends = state.step % steps_per_epoch == 0

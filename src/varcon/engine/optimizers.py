@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from varcon.core import Method, Progress
 from varcon.recipe import TrainSettings
@@ -23,7 +24,8 @@ def build_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Opti
         {"params": parameters, "weight_decay": decay, "rate_scale": scale}
         for (decay, scale), parameters in groups.items()
     ]
-    return torch.optim.SGD(described, lr=peak_rate(settings), momentum=settings.momentum)
+    fused = True if next(method.parameters()).is_cuda else None  # there it takes its rate from the device
+    return torch.optim.SGD(described, lr=peak_rate(settings), momentum=settings.momentum, fused=fused)
 
 
 def peak_rate(settings: TrainSettings) -> float:
@@ -41,4 +43,11 @@ def learning_rate(settings: TrainSettings, progress: Progress) -> float:
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate * group["rate_scale"]
+        own = rate * group["rate_scale"]
+        weight = group["params"][0]
+        if not weight.is_cuda:
+            group["lr"] = own
+        elif isinstance(group["lr"], Tensor) and group["lr"].is_cuda:
+            group["lr"].fill_(own)  # where a captured step reads it
+        else:
+            group["lr"] = torch.full((), own, device=weight.device)

@@ -14,7 +14,14 @@ from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadabl
 from varcon.recipe import Recipe, differences, recipe_to_dict
 
 # Settings that change how a run is carried out and not what it computes; resuming may change them.
-FREE_ON_RESUME = ("train.device", "train.compile", "train.checkpoint_seconds", "data.path", "evaluate")
+FREE_ON_RESUME = (
+    "train.device",
+    "train.compile",
+    "train.cuda_graph",
+    "train.checkpoint_seconds",
+    "data.path",
+    "evaluate",
+)
 
 
 @dataclass

@@ -27,8 +27,11 @@ class BYOL(Method):
         super().__init__(encoder, settings, num_classes)
         head = NormedHead(encoder.features, (settings.hidden,), settings.dimensions)
         self.student = nn.Sequential(self.encoder, head)
-        self.teacher = Teacher(self.student)
+        self.teacher = Teacher(self.student, settings.momentum)
         self.predictor = NormedHead(settings.dimensions, (settings.hidden,), settings.dimensions)
+
+    def before_step(self, progress: Progress) -> None:
+        self.teacher.set_momentum(rising_momentum(self.settings.momentum, progress))
 
     def forward(self, batch: Batch) -> StepOutput:
         first, second = batch.views[:2]
@@ -36,5 +39,5 @@ class BYOL(Method):
         losses = losses + regression(self.predictor(self.student(second)), self.teacher(first))
         return StepOutput(losses.mean(), {})
 
-    def after_step(self, progress: Progress) -> None:
-        self.teacher.follow(self.student, rising_momentum(self.settings.momentum, progress))
+    def after_step(self) -> None:
+        self.teacher.follow(self.student)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from varcon.core import Batch, Encoder, Method, Progress, StepOutput
+from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.engine.distributed import gather_batch
 from varcon.layers import ProjectionHead, Queue, Teacher, unit
 from varcon.losses.contrast import info_nce
@@ -29,7 +29,7 @@ class MoCo(Method):
         super().__init__(encoder, settings, num_classes)
         self.head = ProjectionHead(encoder.features, settings.dimensions)
         self.student = nn.Sequential(self.encoder, self.head)
-        self.teacher = Teacher(self.student)
+        self.teacher = Teacher(self.student, settings.momentum)
         self.queue = Queue(settings.queue, settings.dimensions)
 
     def forward(self, batch: Batch) -> StepOutput:
@@ -42,5 +42,5 @@ class MoCo(Method):
             self.queue.push(gather_batch(keys), gather_batch(batch.labels))
         return StepOutput(losses.mean(), {})
 
-    def after_step(self, progress: Progress) -> None:
-        self.teacher.follow(self.student, self.settings.momentum)
+    def after_step(self) -> None:
+        self.teacher.follow(self.student)

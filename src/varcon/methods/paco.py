@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from varcon.core import Batch, Encoder, Progress
+from varcon.core import Batch, Encoder
 from varcon.engine.distributed import gather_batch
 from varcon.layers import NormedHead, Teacher, unit
 from varcon.methods.gpaco import GPaCo, GPaCoSettings
@@ -26,7 +26,7 @@ class PaCo(GPaCo):
     def __init__(self, encoder: Encoder, settings: PaCoSettings, num_classes: int) -> None:
         super().__init__(encoder, settings, num_classes)
         self.student = nn.Sequential(self.encoder, self.head)
-        self.teacher = Teacher(self.student)
+        self.teacher = Teacher(self.student, settings.momentum)
 
     def build_head(self, width: int) -> nn.Module:
         return NormedHead(width, (width,), self.settings.dimensions)
@@ -41,5 +41,5 @@ class PaCo(GPaCo):
         self.remember(keys, batch.labels)
         return loss, queries, batch.labels
 
-    def after_step(self, progress: Progress) -> None:
-        self.teacher.follow(self.student, self.settings.momentum)
+    def after_step(self) -> None:
+        self.teacher.follow(self.student)

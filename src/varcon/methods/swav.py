@@ -41,8 +41,8 @@ class SwAV(Method):
         self.queue_in_use = False
 
     def before_step(self, progress: Progress) -> None:
-        self.prototypes.frozen = progress.epoch < self.settings.frozen_epochs
-        self.queue_in_use = progress.epoch >= self.settings.queue_from
+        self.prototypes.freeze(progress.epoch < self.settings.frozen_epochs)
+        self.phase = self.queue_in_use = progress.epoch >= self.settings.queue_from
 
     def forward(self, batch: Batch) -> StepOutput:
         embeddings = [unit(self.head(self.encoder(view))) for view in batch.views]
@@ -67,5 +67,5 @@ class SwAV(Method):
             queue.push(gather_batch(embeddings), gather_batch(labels))
         return sinkhorn(scores, self.settings.sharpness, self.settings.iterations, sum_over_processes)[:count]
 
-    def after_step(self, progress: Progress) -> None:
+    def after_step(self) -> None:
         self.prototypes.normalise()

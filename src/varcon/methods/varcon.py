@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
+from varcon.core import Batch, Encoder, InputError, Method, StepOutput
 from varcon.criterion import Classes, References, VarConLoss
 from varcon.layers import ProjectionHead
 
@@ -56,7 +56,7 @@ class VarCon(Method):
         metrics = {name: values.mean() for name, values in means.items()}
         return StepOutput(loss, {**metrics, "epsilon": self.loss.epsilon.detach().clone()})
 
-    def after_step(self, progress: Progress) -> None:
+    def after_step(self) -> None:
         self.loss.clamp_epsilon()
 
     def learning_rate_scale(self, parameter_name: str) -> float:

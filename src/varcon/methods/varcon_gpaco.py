@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from varcon.core import Batch, Encoder, Progress, StepOutput
+from varcon.core import Batch, Encoder, StepOutput
 from varcon.criterion import VarConLoss
 from varcon.methods.gpaco import GPaCo, GPaCoSettings
 
@@ -33,8 +33,8 @@ class VarConGPaCo(GPaCo):
         metrics |= {"epsilon": self.loss.epsilon.detach().clone(), "centres": centres.detach()}
         return StepOutput(centres + self.settings.weight * loss, metrics)
 
-    def after_step(self, progress: Progress) -> None:
-        super().after_step(progress)
+    def after_step(self) -> None:
+        super().after_step()
         self.loss.clamp_epsilon()
 
     def learning_rate_scale(self, parameter_name: str) -> float:

@@ -1,0 +1,91 @@
+"""A step captured as a CUDA graph does what the same step does kernel by kernel."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from varcon.core import Progress
+from varcon.data import load
+from varcon.engine.journal import Averages
+from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
+from varcon.engine.step import WARM_UP, GraphedStep, Step, why_no_graph
+from varcon.methods import METHODS
+from varcon.recipe import Recipe, TrainSettings, load_recipe
+from varcon.run import build_method
+
+RECIPES = Path(__file__).parents[2] / "recipes/digits"
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "processes", "words"),
+    [
+        (TrainSettings(), "cuda", 1, ""),
+        (TrainSettings(), "cpu", 1, "the device is no GPU"),
+        (TrainSettings(cuda_graph=False), "cuda", 1, "train.cuda_graph is off"),
+        (TrainSettings(), "cuda", 2, "several processes"),
+        (TrainSettings(precision="fp16"), "cuda", 1, "fp16"),
+    ],
+)
+def test_why_there_is_no_graph(settings, device, processes, words):
+    why = why_no_graph(Recipe(train=settings), torch.device(device), processes)
+    assert (words in why) if words else why == ""
+
+
+def build_step(recipe, data, device):
+    method = build_method(recipe, data).to(device)
+    generator = torch.Generator(device).manual_seed(1)
+    optimizer, scaler = build_optimizer(method, recipe.train), torch.amp.GradScaler("cpu", enabled=False)
+    images = data.train.to(device)
+    return Step(method, method, data, images, recipe, optimizer, scaler, generator, Averages())
+
+
+def take_steps(step, run, steps):
+    rows = []
+    for number in range(steps):
+        progress = Progress(number, steps, steps // 3)
+        set_learning_rate(step.optimizer, learning_rate(step.recipe.train, progress))
+        step.method.before_step(progress)
+        begin = 128 * number % 1024
+        run(torch.arange(begin, begin + 128, device=step.generator.device))
+        rows.append(step.averages.take(1))
+    return rows
+
+
+def test_a_step_learns_and_reports():
+    recipe = load_recipe(RECIPES / "varcon.toml")
+    step = build_step(recipe, load(recipe.data), torch.device("cpu"))
+    before = copy.deepcopy(step.method.encoder.state_dict())
+    rows = take_steps(step, step, 6)
+    assert rows[-1]["loss"] < rows[0]["loss"]
+    assert {"kl", "nll", "tau2", "epsilon"} < rows[0].keys()
+    assert all(p.grad is None for p in step.method.parameters())
+    assert any((now != before[name]).any() for name, now in step.method.encoder.state_dict().items())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", METHODS)
+def test_a_captured_step_is_the_same_step(name):
+    """Thirty steps with a moving learning rate and what each method changes on the way: a rising momentum,
+    prototypes that thaw, a queue that comes into use, the share of mixup. Both runs draw the same views; the
+    order of atomic sums and the choice of convolutions leave noise, which training amplifies a little."""
+    recipe = load_recipe(RECIPES / f"{name}.toml")
+    recipe = replace(recipe, train=replace(recipe.train, learning_rate=0.02, warmup_epochs=1))
+    if name == "swav":
+        recipe = replace(recipe, method=replace(recipe.method, queue=256, queue_from=2))
+    if name == "ce":
+        recipe = replace(recipe, method=replace(recipe.method, mixup=0.3))
+    data, device, steps = load(recipe.data), torch.device("cuda"), 30
+    plain, other = build_step(recipe, data, device), build_step(recipe, data, device)
+    graphed = GraphedStep(other)
+    expected, got = take_steps(plain, plain, steps), take_steps(other, graphed, steps)
+    assert graphed.graph is not None
+    for number, (one, two) in enumerate(zip(expected, got, strict=True)):
+        for metric in one.keys() - {"images_per_second", "accuracy"}:
+            scale = max(abs(row[metric]) for row in expected)
+            assert abs(one[metric] - two[metric]) < 0.02 * scale, (name, metric, number)
+    first = [row["loss"] for row in expected[:WARM_UP]]
+    assert first == pytest.approx([row["loss"] for row in got[:WARM_UP]], rel=1e-3)
+    assert torch.equal(plain.generator.get_state(), other.generator.get_state())
