@@ -70,7 +70,7 @@ def fit(
             if position == 0:
                 order = epoch_order(len(split), settings.seed, progress.epoch, device)
             indices = share_of(order[position * settings.batch_size :][: settings.batch_size])
-            views = draw_views(split.images[indices], recipe.augment, data.mean, data.std, generator)
+            views = draw_views(split.images, recipe.augment, data.mean, data.std, generator, indices)
             batch = Batch(views, split.labels[indices], indices)
 
             rate = learning_rate(settings, progress)
