@@ -255,7 +255,8 @@ def test_applying_a_draw_needs_no_value_on_the_host():
 def test_on_a_gpu_without_waiting_for_it(settings):
     images = noise(16, 32, 32).cuda()
     generator = torch.Generator("cuda").manual_seed(0)
-    augment(images, settings, MEAN, STD, generator)  # libraries load
+    augment(images, settings, MEAN, STD, generator)  # libraries load, constants are sent
+    random_draw(16, 32, settings, generator)
     torch.cuda.set_sync_debug_mode("error")
     try:
         generator.manual_seed(9)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from varcon.augment import ops
 from varcon.core import InputError
+from varcon.kernels import HAS_TRITON
 
 CROP_RATIO = (3 / 4, 4 / 3)  # width / height of a random crop, everywhere since Inception
 BLUR_SIGMA = (0.1, 2.0)  # pixels, SimCLR
@@ -173,7 +174,8 @@ def sim(
     uniforms = torch.rand(sum(shares), device=generator.device, generator=generator).split(shares)
     views: list[Tensor] = []
     for (_, size, kind), share in zip(kinds, uniforms, strict=True):
-        views += sim_views(images, indices, share, kind, size, to).split(n)
+        make = _sim_maker(images, kind, size)
+        views += make(images, indices, share, kind, size, to).split(n)
     return views
 
 
@@ -236,8 +238,21 @@ def sim_views(
     """The views of `size` that `uniforms` decide, [views * N, 3, *size]."""
     batch = _batch(images, indices)
     draw = draw_sim(uniforms, (images.shape[2], images.shape[3]), settings)
-    many = batch.repeat(len(draw.flip) // len(batch), 1, 1, 1)
+    views = len(draw.flip) // len(batch)
+    many = batch.repeat(views, 1, 1, 1) if views > 1 else batch
     return _finish(apply_sim(many, draw, size), to)
+
+
+def _sim_maker(
+    images: Tensor, settings: AugmentSettings, size: tuple[int, int]
+) -> Callable[[Tensor, Tensor | None, Tensor, AugmentSettings, tuple[int, int], Normalisation], Tensor]:
+    """On a GPU the plain `sim_views` is about sixty launches; the kernel for small images is one."""
+    if images.is_cuda and HAS_TRITON:
+        from varcon.kernels import sim_augment
+
+        if sim_augment.handles(images, settings, size):
+            return sim_augment.sim_views
+    return sim_views
 
 
 def apply_sim(images: Tensor, draw: SimDraw, size: tuple[int, int]) -> Tensor:
