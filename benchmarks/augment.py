@@ -2,11 +2,15 @@
 
 Both start from the same uint8 images and end with normalised float32, and both draw anew for each image.
 They run in turn within one loop, so that a busy moment of the machine falls on both.
+
+Where there is a GPU a second table has the views per second there, beside torchvision's transforms of
+Pillow images in the workers of a data loader on all processor cores, whose views stay on the host.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import statistics
 import sys
@@ -18,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from varcon.augment import AugmentSettings, augment
+from varcon.augment import AugmentSettings, augment, draw_views
 from varcon.augment.policies import CROP_RATIO
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # CIFAR-10
@@ -31,6 +35,12 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=2, help="processor threads")
     parser.add_argument("--repeats", type=int, default=20, help="timed batches of each")
     arguments = parser.parse_args()
+    if torch.cuda.is_available():
+        compare_on_gpu(arguments.images, arguments.size, arguments.repeats)
+    return compare_with_kornia(arguments)
+
+
+def compare_with_kornia(arguments: argparse.Namespace) -> int:
     try:
         import kornia
     except ImportError:
@@ -63,6 +73,94 @@ def main() -> int:
         ratio = seconds / medians["varcon"]
         print(f"| {name} | {seconds * 1000:.1f} | {arguments.images / seconds:,.0f} | {ratio:.1f} |")
     return 0
+
+
+def compare_on_gpu(images: int, size: int, repeats: int) -> None:
+    settings, generator = AugmentSettings(), torch.Generator("cuda").manual_seed(0)
+    shape = (images, 3, size, size)
+    batch = torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda", generator=generator)
+
+    def draw() -> None:
+        draw_views(batch, settings, MEAN, STD, generator)
+
+    draw()  # compiles
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        draw()
+    views = images * settings.views
+    rates = {
+        "varcon": views / seconds_on_gpu(draw, 10 * repeats),
+        "varcon in a CUDA graph": views / seconds_on_gpu(graph.replay, 10 * repeats),
+    }
+    try:
+        from torchvision import transforms
+    except (ImportError, RuntimeError):  # a torchvision built for another torch fails with the latter
+        print("torchvision does not import here and is left out.")
+    else:
+        workers = os.cpu_count() or 1
+        name = f"torchvision, {workers} workers"
+        rates[name] = loader_rate(transforms, settings, batch, workers)
+
+    print(
+        f"{views} SimAugment views of {size}x{size}; torch {torch.__version__}, "
+        f"{torch.cuda.get_device_name()}, {processor()}, {date.today()}\n"
+    )
+    print("| implementation | ms a batch | views / s | varcon's is times as fast |")
+    print("|---|---:|---:|---:|")
+    for name, rate in rates.items():
+        print(f"| {name} | {1000 * views / rate:.3f} | {rate:,.0f} | {rates['varcon'] / rate:.1f} |")
+    print()
+
+
+def seconds_on_gpu(work: Callable[[], None], repeats: int) -> float:
+    """Of one call among many that follow each other, as in training."""
+    for timed in (False, True):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats if timed else 3):
+            work()
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / repeats
+
+
+class PillowImages(torch.utils.data.Dataset):
+    def __init__(self, batch: Tensor, batches: int, transform: Callable) -> None:
+        from PIL import Image
+
+        self.images = [Image.fromarray(image) for image in batch.permute(0, 2, 3, 1).cpu().numpy()]
+        self.length, self.transform = batches * len(batch), transform
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.transform(self.images[index % len(self.images)])
+
+
+def loader_rate(
+    transforms, settings: AugmentSettings, batch: Tensor, workers: int, batches: int = 60
+) -> float:
+    """Views per second once the workers have started."""
+    transform = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(batch.shape[2:], scale=settings.crop_area, ratio=CROP_RATIO),
+            transforms.RandomHorizontalFlip(settings.flip),
+            transforms.RandomApply([transforms.ColorJitter(*settings.jitter)], settings.jitter_probability),
+            transforms.RandomGrayscale(settings.grey),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+    dataset = PillowImages(batch, batches, transform)
+    loader = torch.utils.data.DataLoader(
+        dataset, batch_size=len(batch), num_workers=workers, persistent_workers=True
+    )
+    for _ in range(2):  # the first pass starts the workers
+        start = time.perf_counter()
+        for _ in loader:
+            pass
+    return len(dataset) / (time.perf_counter() - start)
 
 
 def kornia_sequence(theirs, settings: AugmentSettings, size: int) -> nn.Module:

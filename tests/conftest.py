@@ -8,6 +8,10 @@ import torch
 
 torch.set_num_threads(1)
 
+# Before triton is imported anywhere: where there is no GPU, tests run its kernels in the interpreter.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 
 def pytest_collection_modifyitems(config, items):
     """Tests of the GPU itself exist only where there is one."""

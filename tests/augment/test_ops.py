@@ -31,6 +31,11 @@ def identity(n: int, size: int) -> torch.Tensor:
     return torch.eye(size).expand(n, size, size)
 
 
+def random_boxes(n: int, size: tuple[int, int], area: tuple[float, float], seed: int = 0) -> ops.Boxes:
+    uniforms = torch.rand(4, n, ops.CROP_ATTEMPTS, generator=seeded(seed))
+    return ops.resized_crop_boxes(uniforms, size, area, RATIO)
+
+
 def boxes_of(boxes: ops.Boxes) -> list[tuple[int, int, int, int]]:
     return list(zip(*(field.tolist() for field in boxes), strict=True))
 
@@ -51,7 +56,7 @@ def boxes_of(boxes: ops.Boxes) -> list[tuple[int, int, int, int]]:
 def test_crop_resize_and_flip_equal_interpolation_of_the_crop(size_in, size_out):
     n = 4 if size_in[0] == 224 else 24
     images = noise(n, *size_in)
-    boxes = ops.random_resized_crop_boxes(n, size_in, (0.05, 1.0), RATIO, seeded(1))
+    boxes = random_boxes(n, size_in, (0.05, 1.0), 1)
     flip = torch.arange(n) % 2 == 0
     rows = ops.resize_matrix(
         boxes.top, boxes.height, size_in[0], size_out[0], torch.zeros(n, dtype=torch.bool)
@@ -66,7 +71,7 @@ def test_crop_resize_and_flip_equal_interpolation_of_the_crop(size_in, size_out)
 @pytest.mark.parametrize("size_out", [(32, 32), (12, 50)])
 def test_crop_and_resize_equal_pillow_within_its_rounding(size_out):
     images = noise(16, 32, 32)
-    boxes = ops.random_resized_crop_boxes(16, (32, 32), (0.1, 1.0), RATIO, seeded(2))
+    boxes = random_boxes(16, (32, 32), (0.1, 1.0), 2)
     upright = torch.zeros(16, dtype=torch.bool)
     rows = ops.resize_matrix(boxes.top, boxes.height, 32, size_out[0], upright)
     columns = ops.resize_matrix(boxes.left, boxes.width, 32, size_out[1], upright)
@@ -101,7 +106,7 @@ def test_blur_equals_a_padded_convolution(size, radius):
 
 def test_blur_composes_with_a_crop_by_matrix_product():
     images = noise(5, 32, 32)
-    boxes = ops.random_resized_crop_boxes(5, (32, 32), (0.2, 1.0), RATIO, seeded(3))
+    boxes = random_boxes(5, (32, 32), (0.2, 1.0), 3)
     sigma = torch.linspace(0.1, 2.0, 5)
     flip = torch.tensor([True, False, True, False, True])
     blur = ops.blur_matrix(sigma, 32, 2)
@@ -132,21 +137,21 @@ def test_shift_equals_cropping_a_reflected_border(height, width, padding):
 @pytest.mark.parametrize("size", [(32, 32), (8, 8), (224, 224), (8, 40), (40, 8)])
 def test_boxes_equal_ten_attempts_made_one_by_one(size):
     n = 400
-    boxes = ops.random_resized_crop_boxes(n, size, (0.2, 1.0), RATIO, seeded(5))
+    boxes = random_boxes(n, size, (0.2, 1.0), 5)
     draws = torch.rand(4, n, ops.CROP_ATTEMPTS, generator=seeded(5)).permute(1, 2, 0).tolist()
     assert boxes_of(boxes) == [reference.crop_box(attempts, size, (0.2, 1.0), RATIO) for attempts in draws]
 
 
 def test_boxes_fall_back_to_the_central_crop_where_nothing_fits():
-    boxes = ops.random_resized_crop_boxes(3, (8, 40), (0.9, 1.0), RATIO, seeded())
+    boxes = random_boxes(3, (8, 40), (0.9, 1.0))
     assert boxes_of(boxes) == [(0, 14, 8, 11)] * 3  # 11 = round(8 * 4/3)
-    boxes = ops.random_resized_crop_boxes(3, (40, 8), (0.9, 1.0), RATIO, seeded())
+    boxes = random_boxes(3, (40, 8), (0.9, 1.0))
     assert boxes_of(boxes) == [(14, 0, 11, 8)] * 3
 
 
 def test_boxes_keep_to_area_and_ratio_and_stay_inside():
     n, size = 20_000, 224
-    top, left, height, width = ops.random_resized_crop_boxes(n, (size, size), (0.2, 1.0), RATIO, seeded(6))
+    top, left, height, width = random_boxes(n, (size, size), (0.2, 1.0), 6)
     assert min(top.min(), left.min()) == 0
     assert (top + height).max() == size and (left + width).max() == size
     share, ratio = (height * width) / size**2, width / height
@@ -160,6 +165,20 @@ def test_boxes_keep_to_area_and_ratio_and_stay_inside():
     places = torch.bincount(top[height == size - 3], minlength=4).float()
     assert len(places) == 4
     assert ((places - places.mean()).abs() < 4 * places.mean().sqrt()).all()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.6, 1.4), (-0.1, 0.1), (0.0, 2.5), (0.1, 2.0), (0.3, 0.3)])
+def test_between_equals_what_torch_draws_itself(low, high):
+    uniforms = torch.rand(2, 5000, generator=seeded(7))
+    theirs = torch.empty(2, 5000).uniform_(low, high, generator=seeded(7))
+    assert torch.equal(ops.between(uniforms, [low, low], [high, high]), theirs)
+
+
+def test_constants_are_made_once_and_serve_training_after_evaluation():
+    with torch.inference_mode():
+        made = ops.constant([0.125, 0.25], torch.device("cpu"))
+    assert ops.constant((0.125, 0.25), torch.device("cpu")) is made
+    assert not made.is_inference() and made.tolist() == [0.125, 0.25]
 
 
 # Colour

@@ -1,7 +1,8 @@
 """Batched image operations: each image of a batch has its own parameters, and no loop visits the images.
 
-Everything here is deterministic given its arguments, except `random_resized_crop_boxes`, which draws from
-the generator it is passed. Nothing reads a value back from the device, so the host never waits for it.
+Everything here is deterministic given its arguments. Nothing reads a value back from the device, so the
+host never waits for it, and once a function has run nothing is sent there either, so that a CUDA graph can
+record it.
 
 Crop, resize, flip and blur act on rows and columns separately. Each is therefore one matrix for the rows
 and one for the columns, they compose by matrix product, and `resample` applies any chain of them in two
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +27,8 @@ CROP_ATTEMPTS = 10  # as torchvision's RandomResizedCrop
 # RGB -> YIQ. A grey pixel has I = Q = 0, so turning the IQ plane changes hue and keeps luma and greys.
 _YIQ = np.array([GREY_WEIGHTS, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)])
 # A quarter turn of that plane, seen from RGB, in the sense red -> yellow -> green of HSV's hue.
-_QUARTER_TURN = np.linalg.inv(_YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ _YIQ
+_TURN = np.linalg.inv(_YIQ) @ np.array([[0, 0, 0], [0, 0, 1], [0, -1, 0]]) @ _YIQ
+QUARTER_TURN: tuple[float, ...] = tuple(_TURN.ravel().tolist())  # [3, 3], row by row
 
 
 class Boxes(NamedTuple):
@@ -37,42 +40,58 @@ class Boxes(NamedTuple):
     width: Tensor
 
 
-def constant(values: Any, device: torch.device) -> Tensor:
-    # A blocking copy would make the host wait for all queued GPU work; this one does not.
-    return torch.as_tensor(values, dtype=torch.float32).to(device, non_blocking=True)
+def constant(values: Sequence[float], device: torch.device) -> Tensor:
+    """float32, sent to the device once: a step that sends nothing can be recorded in a CUDA graph."""
+    return _constant(tuple(values), device)
 
 
-def random_resized_crop_boxes(
-    n: int,
-    size: tuple[int, int],
-    area: tuple[float, float],
-    ratio: tuple[float, float],
-    generator: torch.Generator,
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)  # what evaluation asked for first must serve training too
+def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32, device=device)
+
+
+def resized_crop_boxes(
+    uniforms: Tensor, size: tuple[int, int], area: tuple[float, float], ratio: tuple[float, float]
 ) -> Boxes:
     """Crops of `size` = (height, width) images, distributed as torchvision's RandomResizedCrop.
 
     The share of the image's area is uniform in `area`, width / height log-uniform in `ratio`; of ten
     attempts the first that fits inside the image wins, and if none does the largest central crop with an
-    allowed ratio is taken.
+    allowed ratio is taken. `uniforms` [4, N, attempts], in [0, 1), decide area, ratio, top and left.
     """
     image_height, image_width = size
-    draws = torch.rand(4, n, CROP_ATTEMPTS, device=generator.device, generator=generator)
-    crop_area = image_height * image_width * (area[0] + (area[1] - area[0]) * draws[0])
-    crop_ratio = torch.exp(math.log(ratio[0]) + math.log(ratio[1] / ratio[0]) * draws[1])
+    crop_area = image_height * image_width * (area[0] + (area[1] - area[0]) * uniforms[0])
+    crop_ratio = torch.exp(math.log(ratio[0]) + math.log(ratio[1] / ratio[0]) * uniforms[1])
     height = (crop_area / crop_ratio).sqrt().round()  # [N, attempts]
     width = (crop_area * crop_ratio).sqrt().round()
     fits = (height >= 1) & (height <= image_height) & (width >= 1) & (width <= image_width)
-    # The draws are below 1, so the floor leaves every position from 0 to the last one equally likely.
-    top = (draws[2] * (image_height - height + 1)).floor()
-    left = (draws[3] * (image_width - width + 1)).floor()
+    # The uniforms are below 1, so the floor leaves every position from 0 to the last one equally likely.
+    top = (uniforms[2] * (image_height - height + 1)).floor()
+    left = (uniforms[3] * (image_width - width + 1)).floor()
 
-    fallback_height = min(image_height, max(1, round(image_width / ratio[0])))
-    fallback_width = min(image_width, max(1, round(image_height * ratio[1])))
-    margins = ((image_height - fallback_height) // 2, (image_width - fallback_width) // 2)
-    fallback = constant((*margins, fallback_height, fallback_width), generator.device)
     first = fits.int().argmax(dim=1, keepdim=True)  # argmax names the first of equals
-    chosen = torch.stack([top, left, height, width]).gather(2, first.expand(4, n, 1))[:, :, 0]
+    chosen = torch.stack([top, left, height, width]).gather(2, first.expand(4, -1, 1))[:, :, 0]
+    fallback = constant(central_crop(size, ratio), uniforms.device)
     return Boxes(*torch.where(fits.any(dim=1), chosen, fallback[:, None]).long())
+
+
+def central_crop(size: tuple[int, int], ratio: tuple[float, float]) -> tuple[int, int, int, int]:
+    """Top, left, height and width of the largest crop with an allowed width / height."""
+    image_height, image_width = size
+    height = min(image_height, max(1, round(image_width / ratio[0])))
+    width = min(image_width, max(1, round(image_height * ratio[1])))
+    return (image_height - height) // 2, (image_width - width) // 2, height, width
+
+
+def between(uniforms: Tensor, low: Sequence[float], high: Sequence[float]) -> Tensor:
+    """Each row of `uniforms` [K, N] from [0, 1) to its own range: bit for bit what torch's uniform_ draws.
+
+    A CPU's uniform_ rounds the range's ends and width to float32 and the result only once.
+    """
+    least, greatest = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    width = constant((greatest - least).tolist(), uniforms.device)[:, None]
+    return (uniforms.double() * width + constant(least.tolist(), uniforms.device)[:, None]).float()
 
 
 def resize_matrix(start: Tensor, length: Tensor, size_in: int, size_out: int, flip: Tensor) -> Tensor:
@@ -156,7 +175,7 @@ def colour_matrix(
     to_grey = constant(GREY_WEIGHTS, device).expand(3, 3)
     to_chroma = torch.eye(3, device=device) - to_grey
     angle = (2 * math.pi * hue)[:, None, None]
-    turned = angle.cos() * to_chroma + angle.sin() * constant(_QUARTER_TURN, device)
+    turned = angle.cos() * to_chroma + angle.sin() * constant(QUARTER_TURN, device).view(3, 3)
     linear = (brightness * contrast)[:, None, None] * (to_grey + saturation[:, None, None] * turned)
     offset = brightness * (1 - contrast) * grey
     return torch.cat([linear, offset[:, None, None].expand(-1, 3, 1)], dim=2)

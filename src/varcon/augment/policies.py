@@ -11,6 +11,7 @@ from torch import Tensor
 
 from varcon.augment import ops
 from varcon.core import InputError
+from varcon.kernels import HAS_TRITON
 
 CROP_RATIO = (3 / 4, 4 / 3)  # width / height of a random crop, everywhere since Inception
 BLUR_SIGMA = (0.1, 2.0)  # pixels, SimCLR
@@ -65,23 +66,12 @@ class AugmentSettings:
             raise InputError(f"augment.shift is {self.shift}, but it counts pixels; set it to 0 or more.")
 
 
-def augment(
-    images: Tensor,
-    settings: AugmentSettings,
-    mean: Sequence[float],
-    std: Sequence[float],
-    generator: torch.Generator,
-) -> Tensor:
-    """One view of uint8 images [N, 3, H, W], normalised, float32; `generator` lives on their device.
+class Normalisation(NamedTuple):
+    """How a view in [0, 1] becomes what the encoder reads."""
 
-    The result's memory is channels_last, which convolutions prefer: the conversion costs about a tenth of
-    the "sim" policy on a CPU and spares the encoder doing it.
-    """
-    _check(images)
-    # Under the training step's autocast the matrix products would run in half precision.
-    with torch.autocast(images.device.type, enabled=False):
-        view = POLICIES[settings.policy](images, settings, generator)
-        return _finish(view, mean, std)
+    mean: Sequence[float]
+    std: Sequence[float]
+    dtype: torch.dtype = torch.float32
 
 
 def draw_views(
@@ -90,59 +80,107 @@ def draw_views(
     mean: Sequence[float],
     std: Sequence[float],
     generator: torch.Generator,
+    indices: Tensor | None = None,
+    dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
-    """All the views of a batch, the small ones last."""
-    n = len(images)
-    # Equal views in one call: on a GPU it is the launches that cost, not the images.
-    views = augment(images.repeat(settings.views, 1, 1, 1), settings, mean, std, generator).split(n)
-    if not settings.small_views:
-        return list(views)
-    close = replace(settings, crop_area=settings.small_crop_area)
+    """All the views of a batch of uint8 images [N, 3, H, W], normalised, the small ones last.
+
+    The batch is `images[indices]` where `indices` are given. `generator` lives on the images' device. The
+    views' memory is channels_last, which convolutions prefer: the conversion costs about a tenth of the
+    "sim" policy on a CPU and spares the encoder doing it.
+    """
+    _check(images)
+    # Under the training step's autocast the matrix products would run in half precision.
     with torch.autocast(images.device.type, enabled=False):
-        many = images.repeat(settings.small_views, 1, 1, 1)
-        draw = draw_sim(len(many), (images.shape[2], images.shape[3]), close, generator)
-        small = _finish(apply_sim(many, draw, settings.small_size), mean, std).split(n)
-    return [*views, *small]
+        to = Normalisation(mean, std, dtype)
+        return POLICIES[settings.policy](images, indices, settings, to, generator)
+
+
+def augment(
+    images: Tensor,
+    settings: AugmentSettings,
+    mean: Sequence[float],
+    std: Sequence[float],
+    generator: torch.Generator,
+) -> Tensor:
+    """One view of each image, as `draw_views` makes it."""
+    return draw_views(images, replace(settings, views=1, small_views=0), mean, std, generator)[0]
 
 
 def prepare(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """The images as they are, normalised: what evaluation sees, and what the "none" policy makes."""
     _check(images)
-    return _finish(_unit_range(images), mean, std)
+    return _finish(_unit_range(images), Normalisation(mean, std))
 
 
-def none(images: Tensor, settings: AugmentSettings, generator: torch.Generator) -> Tensor:
-    return _unit_range(images)
+# Policies: each makes all the views of the batch `images[indices]`. Equal views are made in one call, since
+# on a GPU it is the launches that cost, not the images.
 
 
-def crop_flip(images: Tensor, settings: AugmentSettings, generator: torch.Generator) -> Tensor:
+def none(
+    images: Tensor,
+    indices: Tensor | None,
+    settings: AugmentSettings,
+    to: Normalisation,
+    generator: torch.Generator,
+) -> list[Tensor]:
+    batch = _batch(images, indices)
+    return list(_finish(_unit_range(batch.repeat(settings.views, 1, 1, 1)), to).split(len(batch)))
+
+
+def crop_flip(
+    images: Tensor,
+    indices: Tensor | None,
+    settings: AugmentSettings,
+    to: Normalisation,
+    generator: torch.Generator,
+) -> list[Tensor]:
     """Shift by whole pixels and mirror: the usual light augmentation of small images."""
-    n, _, height, width = images.shape
+    _, _, height, width = images.shape
     if settings.shift >= min(height, width):
         raise InputError(
             f"augment.shift is {settings.shift}, which is too far for images of {height}x{width} pixels; "
             f"set it to at most {min(height, width) - 1}."
         )
+    batch = _batch(images, indices)
+    many = batch.repeat(settings.views, 1, 1, 1)
     down, right = torch.randint(
-        -settings.shift, settings.shift + 1, (2, n), device=generator.device, generator=generator
+        -settings.shift, settings.shift + 1, (2, len(many)), device=generator.device, generator=generator
     )
-    flip = _chance(n, settings.flip, generator)
+    flip = torch.rand(len(many), device=generator.device, generator=generator) < settings.flip
     rows = ops.shift_indices(down, height, torch.zeros_like(flip))
     columns = ops.shift_indices(right, width, flip)
-    return _unit_range(ops.pick(images, rows, columns))
+    return list(_finish(_unit_range(ops.pick(many, rows, columns)), to).split(len(batch)))
 
 
-def sim(images: Tensor, settings: AugmentSettings, generator: torch.Generator) -> Tensor:
+def sim(
+    images: Tensor,
+    indices: Tensor | None,
+    settings: AugmentSettings,
+    to: Normalisation,
+    generator: torch.Generator,
+) -> list[Tensor]:
     """SimAugment: random resized crop, mirror, colour jitter, grey and, where asked for, blur."""
+    n = len(images) if indices is None else len(indices)
     height, width = images.shape[2:]
-    return apply_sim(images, draw_sim(len(images), (height, width), settings, generator))
+    kinds = [(settings.views, (height, width), settings)]
+    if settings.small_views:
+        side = settings.small_size
+        kinds.append(
+            (settings.small_views, (side, side), replace(settings, crop_area=settings.small_crop_area))
+        )
+    # All random numbers come from one call, and the views are a function of them alone.
+    shares = [views * n * uniforms_per_view(settings) for views, _, _ in kinds]
+    uniforms = torch.rand(sum(shares), device=generator.device, generator=generator).split(shares)
+    views: list[Tensor] = []
+    for (_, size, kind), share in zip(kinds, uniforms, strict=True):
+        make = _sim_maker(images, kind, size)
+        views += make(images, indices, share, kind, size, to).split(n)
+    return views
 
 
-POLICIES: dict[str, Callable[[Tensor, AugmentSettings, torch.Generator], Tensor]] = {
-    "none": none,
-    "crop-flip": crop_flip,
-    "sim": sim,
-}
+Policy = Callable[[Tensor, Tensor | None, AugmentSettings, Normalisation, torch.Generator], list[Tensor]]
+POLICIES: dict[str, Policy] = {"none": none, "crop-flip": crop_flip, "sim": sim}
 
 
 class SimDraw(NamedTuple):
@@ -158,28 +196,69 @@ class SimDraw(NamedTuple):
     sigma: Tensor | None  # of the blur, 0 where there is none; None where no image is ever blurred
 
 
-def draw_sim(n: int, size: tuple[int, int], settings: AugmentSettings, generator: torch.Generator) -> SimDraw:
-    boxes = ops.random_resized_crop_boxes(n, size, settings.crop_area, CROP_RATIO, generator)
-    flip = _chance(n, settings.flip, generator)
-    jittered = _chance(n, settings.jitter_probability, generator)
-    *strengths, hue = settings.jitter
-    brightness, contrast, saturation = (
-        torch.where(jittered, _uniform(n, max(0.0, 1 - strength), 1 + strength, generator), 1.0)
-        for strength in strengths
+def uniforms_per_view(settings: AugmentSettings) -> int:
+    """Random numbers that decide one view: its crop's attempts, seven more, and two for a blur."""
+    return 4 * ops.CROP_ATTEMPTS + (9 if settings.blur > 0 else 7)
+
+
+def draw_sim(uniforms: Tensor, size: tuple[int, int], settings: AugmentSettings) -> SimDraw:
+    """What `uniforms` decide: all crops' come first, [4, N, attempts], then the others, [7 or 9, N]."""
+    n = len(uniforms) // uniforms_per_view(settings)
+    for_crops = uniforms[: 4 * n * ops.CROP_ATTEMPTS].view(4, n, ops.CROP_ATTEMPTS)
+    boxes = ops.resized_crop_boxes(for_crops, size, settings.crop_area, CROP_RATIO)
+    others = uniforms[for_crops.numel() :].view(-1, n)
+    jittered = others[1] < settings.jitter_probability
+    brightness, contrast, saturation, hue = torch.where(
+        jittered,
+        ops.between(others[2:6], *jitter_ranges(settings)),
+        ops.constant((1, 1, 1, 0), uniforms.device)[:, None],
     )
-    turn = torch.where(jittered, _uniform(n, -hue, hue, generator), 0.0)
-    grey = _chance(n, settings.grey, generator)
     sigma = None
     if settings.blur > 0:
-        sigma = torch.where(_chance(n, settings.blur, generator), _uniform(n, *BLUR_SIGMA, generator), 0.0)
-    return SimDraw(boxes, flip, brightness, contrast, saturation, turn, grey, sigma)
+        spread = ops.between(others[8:], BLUR_SIGMA[:1], BLUR_SIGMA[1:])[0]
+        sigma = torch.where(others[7] < settings.blur, spread, 0.0)
+    flip, grey = others[0] < settings.flip, others[6] < settings.grey
+    return SimDraw(boxes, flip, brightness, contrast, saturation, hue, grey, sigma)
 
 
-def apply_sim(images: Tensor, draw: SimDraw, size: int | None = None) -> Tensor:
+def jitter_ranges(settings: AugmentSettings) -> tuple[list[float], list[float]]:
+    """The least and the greatest brightness, contrast, saturation and hue."""
+    *strengths, hue = settings.jitter
+    return [max(0.0, 1 - s) for s in strengths] + [-hue], [1 + s for s in strengths] + [hue]
+
+
+def sim_views(
+    images: Tensor,
+    indices: Tensor | None,
+    uniforms: Tensor,
+    settings: AugmentSettings,
+    size: tuple[int, int],
+    to: Normalisation,
+) -> Tensor:
+    """The views of `size` that `uniforms` decide, [views * N, 3, *size]."""
+    batch = _batch(images, indices)
+    draw = draw_sim(uniforms, (images.shape[2], images.shape[3]), settings)
+    views = len(draw.flip) // len(batch)
+    many = batch.repeat(views, 1, 1, 1) if views > 1 else batch
+    return _finish(apply_sim(many, draw, size), to)
+
+
+def _sim_maker(
+    images: Tensor, settings: AugmentSettings, size: tuple[int, int]
+) -> Callable[[Tensor, Tensor | None, Tensor, AugmentSettings, tuple[int, int], Normalisation], Tensor]:
+    """On a GPU the plain `sim_views` is about sixty launches; the kernel for small images is one."""
+    if images.is_cuda and HAS_TRITON:
+        from varcon.kernels import sim_augment
+
+        if sim_augment.handles(images, settings, size):
+            return sim_augment.sim_views
+    return sim_views
+
+
+def apply_sim(images: Tensor, draw: SimDraw, size: tuple[int, int]) -> Tensor:
     """Blurring before the colours change is the same as after, as SimCLR has it, for affine colours; only
     the mean grey that contrast blends with is then the blurred image's, which the edges move a little."""
-    height, width = images.shape[2:]
-    out_height, out_width = (height, width) if size is None else (size, size)
+    (height, width), (out_height, out_width) = images.shape[2:], size
     upright = torch.zeros_like(draw.flip)
     rows = ops.resize_matrix(draw.boxes.top, draw.boxes.height, height, out_height, upright)
     columns = ops.resize_matrix(draw.boxes.left, draw.boxes.width, width, out_width, draw.flip)
@@ -207,14 +286,11 @@ def _unit_range(images: Tensor) -> Tensor:
     return images.float().div_(255)
 
 
-def _finish(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+def _batch(images: Tensor, indices: Tensor | None) -> Tensor:
+    return images if indices is None else images[indices]
+
+
+def _finish(images: Tensor, to: Normalisation) -> Tensor:
     # Normalising first is quicker: on a CPU the channel's constant is then one number for a run of pixels.
-    return ops.normalise(images, mean, std).contiguous(memory_format=torch.channels_last)
-
-
-def _uniform(n: int, low: float, high: float, generator: torch.Generator) -> Tensor:
-    return torch.empty(n, device=generator.device).uniform_(low, high, generator=generator)
-
-
-def _chance(n: int, probability: float, generator: torch.Generator) -> Tensor:
-    return torch.rand(n, device=generator.device, generator=generator) < probability
+    normalised = ops.normalise(images, to.mean, to.std)
+    return normalised.to(to.dtype).contiguous(memory_format=torch.channels_last)

@@ -39,9 +39,11 @@ class Step:
 
     def __call__(self, indices: Tensor) -> None:
         data, precision = self.data, self.recipe.train.precision
-        pixels = self.images.images[indices]
-        views = draw_views(pixels, self.recipe.augment, data.mean, data.std, self.generator)
-        with torch.autocast(indices.device.type, DTYPES[precision], precision != "fp32"):
+        dtype = DTYPES[precision]
+        views = draw_views(
+            self.images.images, self.recipe.augment, data.mean, data.std, self.generator, indices, dtype
+        )
+        with torch.autocast(indices.device.type, dtype, precision != "fp32"):
             output = self.model(Batch(views, self.images.labels[indices], indices))
         self.scaler.scale(output.loss).backward()
         self.scaler.step(self.optimizer)
