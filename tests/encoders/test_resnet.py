@@ -41,7 +41,7 @@ def test_parameters_have_torchvision_names():
 def test_stem_decides_the_last_resolution(stem, size, last):
     encoder = EncoderSettings("resnet18", stem).build().eval()
     shapes = []
-    encoder.layer4.register_forward_hook(lambda module, inputs, output: shapes.append(output.shape))
+    encoder.layer4[-1].register_forward_hook(lambda module, inputs, pair: shapes.append(pair[0].shape))
     features = encoder(torch.zeros(1, 3, size, size))
     assert shapes == [(1, 512, last, last)]
     assert features.shape == (1, encoder.features)
@@ -69,7 +69,7 @@ def test_block_equals_its_formula():
     inner = norm(conv(x, block.conv1.weight, stride=2, padding=1)).relu()
     inner = norm(conv(inner, block.conv2.weight, padding=1))
     expected = (inner + norm(conv(x, block.downsample[0].weight, stride=2))).relu()
-    torch.testing.assert_close(block(x), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(block(x, x)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_every_encoder_can_be_chosen():

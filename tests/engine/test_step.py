@@ -11,7 +11,7 @@ from varcon.core import Progress
 from varcon.data import load
 from varcon.engine.journal import Averages
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
-from varcon.engine.step import WARM_UP, GraphedStep, Step, why_no_graph
+from varcon.engine.step import GraphedStep, Step, why_no_graph
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, TrainSettings, load_recipe
 from varcon.run import build_method
@@ -65,14 +65,21 @@ def test_a_step_learns_and_reports():
     assert any((now != before[name]).any() for name, now in step.method.encoder.state_dict().items())
 
 
+@pytest.fixture
+def repeatable(monkeypatch):
+    """Convolutions and sums in a fixed order, so that two runs can be compared to the bit."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", METHODS)
-def test_a_captured_step_is_the_same_step(name):
+def test_a_captured_step_is_the_same_step(name, repeatable):
     """Thirty steps with a moving learning rate and what each method changes on the way: a rising momentum,
-    prototypes that thaw, a queue that comes into use, the share of mixup. Both runs draw the same views; the
-    order of atomic sums and the choice of convolutions leave noise, which training amplifies a little."""
+    prototypes that thaw, a queue that comes into use, the share of mixup."""
     recipe = load_recipe(RECIPES / f"{name}.toml")
-    recipe = replace(recipe, train=replace(recipe.train, learning_rate=0.02, warmup_epochs=1))
     if name == "swav":
         recipe = replace(recipe, method=replace(recipe.method, queue=256, queue_from=2))
     if name == "ce":
@@ -82,10 +89,8 @@ def test_a_captured_step_is_the_same_step(name):
     graphed = GraphedStep(other)
     expected, got = take_steps(plain, plain, steps), take_steps(other, graphed, steps)
     assert graphed.graph is not None
-    for number, (one, two) in enumerate(zip(expected, got, strict=True)):
-        for metric in one.keys() - {"images_per_second", "accuracy"}:
-            scale = max(abs(row[metric]) for row in expected)
-            assert abs(one[metric] - two[metric]) < 0.02 * scale, (name, metric, number)
-    first = [row["loss"] for row in expected[:WARM_UP]]
-    assert first == pytest.approx([row["loss"] for row in got[:WARM_UP]], rel=1e-3)
+    for one, two in zip(expected, got, strict=True):
+        assert one | {"images_per_second": 0} == two | {"images_per_second": 0}
     assert torch.equal(plain.generator.get_state(), other.generator.get_state())
+    state = other.method.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in plain.method.state_dict().items())

@@ -7,6 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from varcon.core import Encoder
+from varcon.kernels.norms import norm_add_relu
 
 Stem = Literal["small", "imagenet"]
 
@@ -24,13 +25,11 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = convolution(width, width, 3)
         self.bn2 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = shortcut(channels_in, width, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+    def forward(self, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
+        out, _ = norm_add_relu(self.conv1(x), self.bn1)
+        return norm_add_relu(self.conv2(out), self.bn2, past(skip, self.downsample))
 
 
 class Bottleneck(nn.Module):
@@ -44,14 +43,12 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = convolution(width, width * self.expansion, 1)
         self.bn3 = nn.BatchNorm2d(width * self.expansion)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = shortcut(channels_in, width * self.expansion, stride)
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+    def forward(self, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
+        out, _ = norm_add_relu(self.conv1(x), self.bn1)
+        out, _ = norm_add_relu(self.conv2(out), self.bn2)
+        return norm_add_relu(self.conv3(out), self.bn3, past(skip, self.downsample))
 
 
 def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential | None:
@@ -61,6 +58,15 @@ def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential 
         convolution(channels_in, channels_out, 1, stride),
         nn.BatchNorm2d(channels_out),
     )
+
+
+def past(skip: Tensor, downsample: nn.Sequential | None) -> Tensor:
+    """What the residual sum adds: the block's input, in the shape of its output."""
+    if downsample is None:
+        return skip
+    convolve, norm = downsample
+    assert isinstance(norm, nn.BatchNorm2d)
+    return norm_add_relu(convolve(skip), norm, relu=False)[0]
 
 
 class ResNet(Encoder):
@@ -78,12 +84,11 @@ class ResNet(Encoder):
         super().__init__()
         if stem == "small":
             self.conv1 = convolution(3, width, 3)
-            self.maxpool: nn.Module = nn.Identity()
+            self.maxpool: nn.Module | None = None
         else:
             self.conv1 = convolution(3, width, 7, 2)
             self.maxpool = nn.MaxPool2d(3, 2, padding=1)
         self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
         channels = width
         for number, depth in enumerate(depths):
             blocks = []
@@ -99,9 +104,12 @@ class ResNet(Encoder):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        x, skip = norm_add_relu(self.conv1(images), self.bn1)
+        if self.maxpool is not None:
+            x = skip = self.maxpool(x)
         for number in range(self.stages):
-            x = self.get_submodule(f"layer{number + 1}")(x)
+            for block in self.get_submodule(f"layer{number + 1}").children():
+                x, skip = block(x, skip)
         return x.mean(dim=(2, 3))
 
 

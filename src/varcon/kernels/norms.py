@@ -1,0 +1,40 @@
+"""Batch normalisation with what follows it in a residual network: by the fused kernels where they serve."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from varcon.kernels import HAS_TRITON
+
+
+def norm_add_relu(
+    x: Tensor, norm: nn.BatchNorm2d, skip: Tensor | None = None, relu: bool = True
+) -> tuple[Tensor, Tensor]:
+    """relu(norm(x) + skip), twice: for what comes next, and for the skip past it.
+
+    The two are one and the same, but a kernel that is told their gradients apart saves a pass over them.
+    """
+    if fused_serves(x, norm):
+        from varcon.kernels.batch_norm import norm_add_relu as fused
+
+        return fused(x, norm, skip, relu)
+    y = norm(x)
+    if skip is not None:
+        y = y + skip
+    if relu:
+        y = F.relu(y, inplace=True)
+    return y, y
+
+
+def fused_serves(x: Tensor, norm: nn.BatchNorm2d) -> bool:
+    """Whether this is training on a GPU, in whole bytes of mask bits; a compiler has fusions of its own."""
+    return (
+        HAS_TRITON
+        and x.is_cuda
+        and norm.training
+        and x.dtype != torch.float64
+        and x.shape[1] % 8 == 0
+        and not torch.compiler.is_compiling()
+    )

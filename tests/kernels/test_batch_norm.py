@@ -1,0 +1,108 @@
+"""The fused kernels against torch in float64: on a GPU, or in Triton's interpreter."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from varcon.encoders import EncoderSettings
+from varcon.kernels import norms
+from varcon.kernels.batch_norm import norm_add_relu
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def draw(shape, generator, dtype):
+    values = torch.randn(shape, generator=generator, dtype=torch.float64) * 2 + 3
+    return values.to(DEVICE, dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
+
+
+def difference(ours, theirs):
+    theirs = theirs.detach().double()
+    return float((ours.detach().double() - theirs).norm() / theirs.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("two", [False, True], ids=["one gradient", "two gradients"])
+@pytest.mark.parametrize(("skipped", "relu"), [(True, True), (False, True), (False, False)])
+@pytest.mark.parametrize("shape", [(3, 8, 7, 5), (2, 136, 3, 3), (5, 24, 16, 16)])
+def test_value_gradients_and_statistics(shape, skipped, relu, two, dtype, generator):
+    norm = nn.BatchNorm2d(shape[1])
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 2, generator=generator)
+        norm.bias.normal_(generator=generator)
+    norm, oracle = norm.to(DEVICE), copy.deepcopy(norm).to(DEVICE).double()
+    x = draw(shape, generator, dtype)
+    skip = draw(shape, generator, dtype) if skipped else None
+    first, second = (draw(shape, generator, dtype).detach() for _ in range(2))
+    outputs = norm_add_relu(x, norm, skip, relu)
+    torch.autograd.backward(outputs if two else outputs[:1], (first, second) if two else (first,))
+
+    exact_x = x.detach().double().requires_grad_()
+    exact_skip = skip.detach().double().requires_grad_() if skipped else None
+    expected = oracle(exact_x) + exact_skip if skipped else oracle(exact_x)
+    expected = expected.relu() if relu else expected
+    expected.backward(first.double() + second.double() if two else first.double())
+
+    near = 1e-6 if dtype == torch.float32 else 5e-3
+    assert difference(outputs[0], expected) < near
+    assert torch.equal(*outputs)
+    assert difference(x.grad, exact_x.grad) < 2 * near
+    if skipped:
+        assert difference(skip.grad, exact_skip.grad) < near
+    for ours, theirs in zip(norm.parameters(), oracle.parameters(), strict=True):
+        assert difference(ours.grad, theirs.grad) < (2e-5 if dtype == torch.float32 else 5e-3)
+    for ours, theirs in zip(norm.buffers(), oracle.buffers(), strict=True):
+        assert difference(ours, theirs) < 1e-6
+
+
+def test_a_mean_far_from_zero_does_not_cancel(generator):
+    """Deviations of 1 around 10,000: the plain mean of squares in float32 would lose the variance."""
+    norm = nn.BatchNorm2d(8).to(DEVICE)
+    values = 1e4 + torch.randn(4, 8, 16, 16, generator=generator)
+    x = values.to(DEVICE).contiguous(memory_format=torch.channels_last)
+    y, _ = norm_add_relu(x, norm, relu=False)
+    assert y.std().item() == pytest.approx(1, abs=1e-3)
+    assert y.mean().item() == pytest.approx(0, abs=1e-3)
+
+
+def test_an_encoder_in_kernels_is_the_same_encoder(monkeypatch, generator):
+    """A whole network, both ways: loss, gradients and running statistics."""
+    images = torch.randn(6, 3, 16, 16, generator=generator).to(DEVICE)
+    plain = EncoderSettings("small").build().to(DEVICE, memory_format=torch.channels_last)
+    fused = copy.deepcopy(plain)
+    monkeypatch.setattr(norms, "fused_serves", lambda x, norm: False)
+    plain(images).square().sum().backward()
+    monkeypatch.setattr(norms, "fused_serves", lambda x, norm: True)
+    fused(images).square().sum().backward()
+    for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
+        assert difference(ours.grad, theirs.grad) < 1e-4
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(fused.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_who_is_served():
+    """The CPU, evaluation and odd numbers of channels are the plain path's."""
+    norm, x = nn.BatchNorm2d(8), torch.zeros(2, 8, 4, 4)
+    assert not norms.fused_serves(x, norm)
+    gpu = torch.zeros(2, 8, 4, 4, device="meta")
+    gpu_like = type("OnGPU", (), {"is_cuda": True, "dtype": torch.float32, "shape": gpu.shape})()
+    assert norms.fused_serves(gpu_like, norm)
+    assert not norms.fused_serves(gpu_like, norm.eval())
+    gpu_like.shape = torch.Size((2, 12, 4, 4))
+    assert not norms.fused_serves(gpu_like, nn.BatchNorm2d(12))
+
+
+@pytest.mark.gpu
+def test_kernels_repeat_bit_for_bit(generator):
+    norm = nn.BatchNorm2d(256).to(DEVICE)
+    x, skip = (draw((64, 256, 32, 32), generator, torch.bfloat16) for _ in range(2))
+    results = []
+    for _ in range(2):
+        norm.zero_grad()
+        x.grad = skip.grad = None
+        y, again = norm_add_relu(x, norm, skip)
+        torch.autograd.backward((y, again), (x.detach(), skip.detach()))
+        results.append((y, x.grad, skip.grad, norm.weight.grad, norm.bias.grad))
+    assert all(torch.equal(one, two) for one, two in zip(*results, strict=True))
