@@ -7,16 +7,11 @@ They run in turn within one loop, so that a busy moment of the machine falls on 
 from __future__ import annotations
 
 import argparse
-import platform
-import statistics
 import sys
-import time
-from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from timing import Work, surroundings, time_in_turn
+from torch import nn
 
 from varcon.augment import AugmentSettings, augment
 from varcon.augment.policies import CROP_RATIO
@@ -44,7 +39,7 @@ def main() -> int:
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     settings = AugmentSettings()
     theirs = kornia_sequence(kornia.augmentation, settings, arguments.size)
-    contenders: dict[str, Callable[[], Tensor]] = {
+    contenders: dict[str, Work] = {
         "varcon": lambda: augment(images, settings, MEAN, STD, generator),
         f"kornia {kornia.__version__}": lambda: theirs(images.float() / 255),
     }
@@ -53,9 +48,7 @@ def main() -> int:
 
     print(
         f"SimAugment of {arguments.images} images of {arguments.size}x{arguments.size}; "
-        f"torch {torch.__version__}, "
-        f"kornia {kornia.__version__}, {arguments.threads} threads, {processor()}, {date.today()}; "
-        f"median of {arguments.repeats}\n"
+        f"{surroundings('cpu', 'kornia')}; median of {arguments.repeats}\n"
     )
     print("| implementation | ms a batch | images / s | times varcon's |")
     print("|---|---:|---:|---:|")
@@ -76,26 +69,6 @@ def kornia_sequence(theirs, settings: AugmentSettings, size: int) -> nn.Module:
         theirs.RandomGrayscale(p=settings.grey),
         theirs.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
     )
-
-
-def time_in_turn(
-    contenders: dict[str, Callable[[], Tensor]], repeats: int, warm_up: int = 3
-) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(warm_up + repeats):
-        for name, contender in contenders.items():
-            start = time.perf_counter()
-            contender()
-            if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def processor() -> str:
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
