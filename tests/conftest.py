@@ -22,3 +22,9 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def fresh_compiler() -> None:
+    """For tests that compile: torch counts the versions of a function over all of them, and gives up at 8."""
+    torch.compiler.reset()

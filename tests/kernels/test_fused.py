@@ -80,7 +80,7 @@ def test_equals_the_definition(samples, dimensions, classes, dtype, references, 
     assert (terms.cpu() - expected_terms).norm() <= TOLERANCE[dtype] * expected_terms.norm()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("classes", ["present", "all"])
 def test_bank_equals_the_definition(seed, classes):
     generator = torch.Generator().manual_seed(seed)
@@ -232,8 +232,8 @@ def test_operators_keep_the_compilers_rules(generator):
 
 # torch's own tracer instantiates the function it warns against instantiating.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-@pytest.mark.parametrize("options", OPTIONS)
-def test_compiles_to_the_same_loss(options, generator):
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[3]])
+def test_compiles_to_the_same_loss(options, generator, fresh_compiler):
     eager, compiled = (VarConLoss(5, **options).to(DEVICE) for _ in range(2))
     fast = torch.compile(compiled, backend="aot_eager", fullgraph=True)
     for _ in range(2):
@@ -241,6 +241,14 @@ def test_compiles_to_the_same_loss(options, generator):
         expected = value_and_gradients(eager(embeddings, labels), embeddings, eager.epsilon)
         got = value_and_gradients(fast(embeddings, labels), embeddings, compiled.epsilon)
         assert_close(got, expected, 1e-5, options)
+
+
+def test_fixed_epsilon_has_no_gradient(generator):
+    embeddings, labels = draw(10, 6, 3, generator)
+    loss_fn = VarConLoss(3, learn_epsilon=False).to(DEVICE)
+    loss_fn(embeddings, labels).backward()
+    assert loss_fn.epsilon.grad is None
+    assert embeddings.grad.abs().max() > 0
 
 
 def test_falls_back_where_the_kernel_does_not_serve(generator, monkeypatch):
@@ -252,3 +260,114 @@ def test_falls_back_where_the_kernel_does_not_serve(generator, monkeypatch):
     monkeypatch.setattr(kernels, "triton_imports", lambda: False)
     assert not kernels.fused_serves(embeddings)
     torch.testing.assert_close(VarConLoss(3).to(DEVICE)(embeddings, labels), expected)
+
+
+@pytest.fixture
+def training():
+    """A batch of the size that the kernel is made for, and one step of it: loss and gradients."""
+    generator = torch.Generator()
+    print("seed", generator.seed())  # a new one; shown if the test fails
+    embeddings, labels = draw(8192, 128, 1000, generator)
+    loss_fn = VarConLoss(1000).cuda()
+
+    def step():
+        return value_and_gradients(loss_fn(embeddings, labels), embeddings, loss_fn.epsilon)
+
+    return loss_fn, embeddings, labels, step
+
+
+def exactly(embeddings, labels, **options):
+    """By the twin in float64, which the tests of the loss compare with the definition."""
+    exact = embeddings.detach().double().requires_grad_()
+    loss_fn = VarConLoss(1000, **options).cuda().double()
+    return value_and_gradients(loss_fn(exact, labels), exact, loss_fn.epsilon)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("dtype", "compiled"), [*[(dtype, False) for dtype in TOLERANCE], (torch.float32, True)]
+)
+@pytest.mark.parametrize("options", OPTIONS)
+def test_on_a_gpu(dtype, compiled, options, training, fresh_compiler):
+    _, embeddings, labels, _ = training
+    embeddings = embeddings.detach().to(dtype).requires_grad_()
+    loss_fn = VarConLoss(1000, **options).cuda()
+    apply = torch.compile(loss_fn) if compiled else loss_fn
+    got = value_and_gradients(apply(embeddings, labels), embeddings, loss_fn.epsilon)
+    assert_close(got, exactly(embeddings, labels, **options), TOLERANCE[dtype])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dimensions", [24, 256, 512])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_every_width_on_a_gpu(dimensions, dtype):
+    generator = torch.Generator().manual_seed(dimensions)
+    embeddings, labels = draw(1000, dimensions, 1000, generator, dtype)
+    for options in ({}, {"references": "leave-one-out"}):
+        loss_fn = VarConLoss(1000, **options).cuda()
+        got = value_and_gradients(loss_fn(embeddings, labels), embeddings, loss_fn.epsilon)
+        assert_close(got, exactly(embeddings, labels, **options), TOLERANCE[dtype], options)
+
+
+@pytest.mark.gpu
+def test_few_launches_and_no_waiting(training):
+    """Clamping epsilon, zeros, three kernels; two products in the backward pass, and autograd's own 1."""
+    loss_fn, embeddings, labels, _ = training
+    loss_fn(embeddings, labels).backward()
+    torch.cuda.synchronize()
+    embeddings.grad = loss_fn.epsilon.grad = None
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            loss_fn(embeddings, labels).backward()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    launches = [event.name for event in profile.events() if event.device_type.name == "CUDA"]
+    assert 5 <= len(launches) <= 8, launches
+
+
+@pytest.mark.gpu
+def test_captured_in_a_cuda_graph(training):
+    _, embeddings, labels, step = training
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = step()
+    with torch.no_grad():
+        embeddings.copy_(torch.randn_like(embeddings))
+        labels.copy_(labels.flip(0))
+    for _ in range(2):  # the count of finished programs starts anew
+        for result in results:
+            result.fill_(torch.nan)
+        graph.replay()
+        assert_close(results, exactly(embeddings, labels), 1e-4)
+
+
+@pytest.mark.gpu
+def test_deterministic_on_a_gpu(training):
+    _, embeddings, labels, step = training
+    torch.use_deterministic_algorithms(True)
+    try:
+        first, second = step(), step()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    for ours, again in zip(first, second, strict=True):
+        assert torch.equal(ours, again)
+    assert_close(first, exactly(embeddings, labels), 1e-4)
+
+
+@pytest.mark.gpu
+def test_memory_with_a_million_classes(generator):
+    embeddings = torch.randn(8192, 128, generator=generator).cuda().requires_grad_()
+    labels = torch.randint(0, 10**6, (8192,), generator=generator).cuda()
+    for options in ({}, {"references": "ema", "classes": "all"}):
+        loss_fn = VarConLoss(10**6, **options).cuda()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        loss_fn(embeddings, labels).backward()
+        assert torch.cuda.max_memory_allocated() - before < 4 * 2**30, options

@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
-import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from varcon.kernels import fused_kernels
 
 SUMMED_ROWS = 16  # samples a program adds to their classes
-REFERENCE_ROWS = 16  # classes a program turns into references at a time
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -38,6 +36,15 @@ def blocks_for(width: int, split: bool) -> Blocks:
     if width <= 256:
         return Blocks(rows=64, classes=32, warps=8)
     return Blocks(rows=32, classes=16, warps=8) if split else Blocks(rows=64, classes=32, warps=8)
+
+
+def padded_width(width: int) -> int:
+    """A block's columns: a power of 2, and at least what the tensor cores take."""
+    return max(16, 1 << (width - 1).bit_length())
+
+
+def blocks_in(length: int, size: int) -> int:
+    return -(-length // size)
 
 
 def opaque(fake: Callable[Arguments, Result]) -> Callable[..., Callable[Arguments, Result]]:
@@ -75,25 +82,23 @@ def sum_classes(embeddings: Tensor, labels: Tensor, num_classes: int, normalize:
     """
     samples, width = embeddings.shape
     embeddings, labels = embeddings.contiguous(), labels.contiguous()
-    padded = max(16, triton.next_power_of_2(width))
-    constants = {"NORMALIZE": normalize, "ROWS": SUMMED_ROWS, "WIDTH": padded}
+    constants = {"NORMALIZE": normalize, "ROWS": SUMMED_ROWS, "WIDTH": padded_width(width)}
+    length = num_classes * (width + 1)
     if torch.are_deterministic_algorithms_enabled():
+        class_sums = embeddings.new_empty(length, dtype=torch.float32)
         sorted_labels, order = labels.clamp(0, num_classes - 1).sort(stable=True)
         starts = torch.searchsorted(
             sorted_labels, torch.arange(num_classes + 1, dtype=sorted_labels.dtype, device=labels.device)
         )
-        result = embeddings.new_empty(num_classes * (width + 1), dtype=torch.float32)
-        sums, counts = split_sums(result, width)
         fused_kernels.sum_sorted_classes[(num_classes,)](
-            embeddings, order, starts, sums, counts, width, **constants
+            embeddings, order, starts, class_sums, num_classes, width, **constants
         )
     else:
-        result = embeddings.new_zeros(num_classes * (width + 1), dtype=torch.float32)
-        sums, counts = split_sums(result, width)
-        fused_kernels.add_to_classes[(triton.cdiv(samples, SUMMED_ROWS),)](
-            embeddings, labels, sums, counts, samples, num_classes, width, **constants
+        class_sums = embeddings.new_zeros(length, dtype=torch.float32)
+        fused_kernels.add_to_classes[(blocks_in(samples, SUMMED_ROWS),)](
+            embeddings, labels, class_sums, samples, num_classes, width, **constants
         )
-    return result
+    return class_sums
 
 
 def _results(embeddings: Tensor, *_: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -123,38 +128,27 @@ def loss_and_gradients(
     """The loss, its derivative by epsilon, the terms [5, N], and its derivative by the embeddings [N, d]."""
     samples, width = embeddings.shape
     embeddings, labels = embeddings.contiguous(), labels.contiguous()
-    sums, counts = split_sums(class_sums, width)
-    classes = len(counts)
-    padded_width = max(16, triton.next_power_of_2(width))
+    classes = len(class_sums) // (width + 1)
+    padded = padded_width(width)
     split = embeddings.dtype == torch.float32
-    blocks = blocks_for(padded_width, split)
-    padded_classes = triton.cdiv(classes, blocks.classes) * blocks.classes
-    # Every sample's program adds up all parts, in one load.
-    most_parts = min(64, 64 * 128 // padded_width)
-    parts = min(most_parts, padded_classes // REFERENCE_ROWS)
+    blocks = blocks_for(padded, split)
+    padded_classes = blocks_in(classes, blocks.classes) * blocks.classes
+    programs = blocks_in(samples, blocks.rows)
+    parts = min(64, 64 * 128 // padded)  # which every program of the second kernel adds up, in one load
 
-    high = embeddings.new_empty(padded_classes, padded_width, dtype=torch.float16)
-    low = torch.empty_like(high) if split else None
-    bias = class_sums.new_empty(padded_classes)
-    total_parts = class_sums.new_empty(parts, padded_width)
-    number_parts = class_sums.new_empty(parts, 2)
-    finished = class_sums.new_empty((), dtype=torch.int32)
-    fused_kernels.make_references[(parts,)](
-        sums, counts, bank, known, high, low, bias, total_parts, number_parts, finished,
-        classes, width, padded_classes // REFERENCE_ROWS,
-        BANK=bank is not None, ALL_CLASSES=all_classes, SPLIT=split,
-        ROWS=REFERENCE_ROWS, WIDTH=padded_width,
-    )  # fmt: skip
-
-    programs = triton.cdiv(samples, blocks.rows)
-    block_sums = class_sums.new_empty(2, programs)
+    references = embeddings.new_empty((1 + split) * padded_classes * padded, dtype=torch.float16)
+    scratch = class_sums.new_empty(padded_classes + parts * (padded + 2) + 1 + 2 * programs)
     loss, by_epsilon, terms, by_embeddings = _results(embeddings)
+    fused_kernels.make_references[(min(parts, padded_classes // fused_kernels.REFERENCE_ROWS.value),)](
+        class_sums, bank, known, references, scratch, classes, padded_classes, width,
+        ALL_CLASSES=all_classes, SPLIT=split, WIDTH=padded, PARTS=parts,
+    )  # fmt: skip
     fused_kernels.loss_and_gradient[(programs,)](
-        embeddings, labels, sums, counts, bank, known, high, low, bias, total_parts, number_parts, epsilon,
-        finished, block_sums, loss, by_epsilon, terms, by_embeddings,
-        samples, classes, padded_classes, width, parts, temperature, float(processes),
-        NORMALIZE=normalize, LEAVE_ONE_OUT=leave_one_out, BANK=bank is not None, SPLIT=split,
-        ROWS=blocks.rows, CLASSES=blocks.classes, WIDTH=padded_width, PARTS=most_parts,
+        embeddings, epsilon, labels, class_sums, bank, known, references, scratch,
+        loss, by_epsilon, terms, by_embeddings,
+        samples, classes, padded_classes, width, temperature, float(processes),
+        NORMALIZE=normalize, LEAVE_ONE_OUT=leave_one_out, SPLIT=split,
+        ROWS=blocks.rows, CLASSES=blocks.classes, WIDTH=padded, PARTS=parts,
         num_warps=blocks.warps, num_stages=2,
     )  # fmt: skip
     return loss, by_epsilon, terms, by_embeddings

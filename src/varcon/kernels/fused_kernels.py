@@ -3,6 +3,10 @@
 The softmax's two products run on the tensor cores in float16, whose 11 bits serve unit vectors better than
 the 8 of bfloat16. For float32 embeddings each factor is the sum of two float16 numbers, high + low, of
 which the three products that matter are taken: some 22 bits survive. All sums are float32.
+
+A launch costs the host some time for each argument, so tensors that belong together are one: `class_sums`
+holds sums [C, d] and then counts [C], `references` high [padded C, WIDTH] and then low, and `scratch` what
+_divide_scratch says.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 SMALLEST_NORM = tl.constexpr(1e-12)  # as in torch.nn.functional.normalize
 LIFT = tl.constexpr(10.0)  # softmax weights reach 2**10, which keeps small ones above float16's underflow
 LOWEST = tl.constexpr(-1e30)  # stands for -inf where a difference of two -inf would be NaN
+REFERENCE_ROWS = tl.constexpr(16)  # classes that make_references takes at a time
 KEEP, LAST_USE = tl.constexpr(""), tl.constexpr("evict_first")  # hints to the cache
 
 
@@ -37,6 +42,11 @@ def _load_rows(matrix, rows, columns, inside, width, EVICTION: tl.constexpr = KE
 
 
 @triton.jit
+def _counts(class_sums, classes, width):
+    return class_sums + tl.cast(classes, tl.int64) * width
+
+
+@triton.jit
 def _load_classes(labels, rows, inside, classes):
     """Each sample's class, forced into range, and whether it had to be."""
     label = tl.load(labels + rows, mask=inside, other=0).to(tl.int64)
@@ -46,10 +56,10 @@ def _load_classes(labels, rows, inside, classes):
 
 @triton.jit
 def add_to_classes(
-    embeddings, labels, sums, counts, samples, classes, width,
+    embeddings, labels, class_sums, samples, classes, width,
     NORMALIZE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Adds a block of samples to `sums` [C, d] and `counts` [C], in whatever order the blocks come."""
+    """Adds a block of samples to sums and counts, in whatever order the blocks come."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, WIDTH)
     inside = rows < samples
@@ -58,13 +68,14 @@ def add_to_classes(
     if NORMALIZE:
         z = _unit(z)
     mask = inside[:, None] & (columns < width)[None, :]
-    tl.atomic_add(sums + place[:, None] * width + columns[None, :], z, mask=mask, sem="relaxed")
+    tl.atomic_add(class_sums + place[:, None] * width + columns[None, :], z, mask=mask, sem="relaxed")
+    counts = _counts(class_sums, classes, width)
     tl.atomic_add(counts + place, tl.full([ROWS], 1.0, tl.float32), mask=inside, sem="relaxed")
 
 
 @triton.jit
 def sum_sorted_classes(
-    embeddings, order, starts, sums, counts, width,
+    embeddings, order, starts, class_sums, classes, width,
     NORMALIZE: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """One program a class, over the samples order[starts[k]:starts[k + 1]]: the same bits in every run."""
@@ -81,15 +92,15 @@ def sum_sorted_classes(
         if NORMALIZE:
             z = _unit(z)
         total += tl.sum(z, axis=0)
-    tl.store(sums + k * width + columns, total, mask=columns < width)
-    tl.store(counts + k, (last - first).to(tl.float32))
+    tl.store(class_sums + k * width + columns, total, mask=columns < width)
+    tl.store(_counts(class_sums, classes, width) + k, (last - first).to(tl.float32))
 
 
 @triton.jit
-def _load_directions(sums, bank, known, rows, columns, inside, width, BANK: tl.constexpr):
+def _load_directions(class_sums, bank, known, rows, columns, inside, width):
     """The vector whose direction is a class's reference: its sum, or its row of the bank if that knows it."""
-    directions = _load_rows(sums, rows, columns, inside, width)
-    if BANK:
+    directions = _load_rows(class_sums, rows, columns, inside, width)
+    if bank is not None:
         remembered = tl.load(known + rows, mask=inside, other=0) != 0
         kept = _load_rows(bank, rows, columns, inside, width)
         directions = tl.where(remembered[:, None], kept, directions)
@@ -97,49 +108,63 @@ def _load_directions(sums, bank, known, rows, columns, inside, width, BANK: tl.c
 
 
 @triton.jit
-def make_references(
-    sums, counts, bank, known, high, low, bias, total_parts, number_parts, finished, classes, width, blocks,
-    BANK: tl.constexpr, ALL_CLASSES: tl.constexpr, SPLIT: tl.constexpr,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr,
-):  # fmt: skip
-    """References for the tensor cores, [blocks x ROWS, WIDTH]; what is absent is 0 and has the bias -inf.
+def _divide_scratch(scratch, padded_classes, WIDTH: tl.constexpr, PARTS: tl.constexpr):
+    """A bias for each class; parts of the references' sum, of their number, of the samples' number; how
+    many programs have finished, and what each has left."""
+    total_parts = scratch + padded_classes  # [PARTS, WIDTH]
+    present_parts = total_parts + PARTS * WIDTH  # [PARTS]
+    sample_parts = present_parts + PARTS  # [PARTS]
+    finished = sample_parts + PARTS
+    return total_parts, present_parts, sample_parts, finished, finished + 1
 
-    Each program also leaves its part of the sum of the references, of their number and of the samples', and
-    the next kernel's count of `finished` programs starts at 0.
+
+@triton.jit
+def make_references(
+    class_sums, bank, known, references, scratch, classes, padded_classes, width,
+    ALL_CLASSES: tl.constexpr, SPLIT: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """References for the tensor cores; what is absent is 0 and has the bias -inf.
+
+    The programs, of which there are at most PARTS, also start what the next kernel adds up in `scratch`.
     """
+    counts = _counts(class_sums, classes, width)
+    total_parts, present_parts, sample_parts, finished, _ = _divide_scratch(
+        scratch, padded_classes, WIDTH, PARTS
+    )
     columns = tl.arange(0, WIDTH)
     total = tl.zeros([WIDTH], tl.float32)
-    present_classes = tl.zeros([ROWS], tl.float32)
-    counted = tl.zeros([ROWS], tl.float32)
-    for block in range(tl.program_id(0), blocks, tl.num_programs(0)):
-        rows = block * ROWS + tl.arange(0, ROWS)
+    present_classes = tl.zeros([REFERENCE_ROWS], tl.float32)
+    counted = tl.zeros([REFERENCE_ROWS], tl.float32)
+    part = tl.program_id(0)
+    for block in range(part, padded_classes // REFERENCE_ROWS, tl.num_programs(0)):
+        rows = block * REFERENCE_ROWS + tl.arange(0, REFERENCE_ROWS)
         inside = rows < classes
         count = tl.load(counts + rows, mask=inside, other=0.0)
         present = count > 0
         if ALL_CLASSES:
             present = present | (tl.load(known + rows, mask=inside, other=0) != 0)
-        directions = _load_directions(sums, bank, known, rows, columns, inside, width, BANK)
-        references = tl.where(present[:, None], _unit(directions), 0.0)
+        vectors = _unit(_load_directions(class_sums, bank, known, rows, columns, inside, width))
+        vectors = tl.where(present[:, None], vectors, 0.0)
         places = rows.to(tl.int64)[:, None] * WIDTH + columns[None, :]
-        upper = references.to(tl.float16)
-        tl.store(high + places, upper)
+        high = vectors.to(tl.float16)
+        tl.store(references + places, high)
         if SPLIT:
-            tl.store(low + places, (references - upper.to(tl.float32)).to(tl.float16))
-        tl.store(bias + rows, tl.where(present, 0.0, float("-inf")))
-        total += tl.sum(references, axis=0)
+            low = references + tl.cast(padded_classes, tl.int64) * WIDTH
+            tl.store(low + places, (vectors - high.to(tl.float32)).to(tl.float16))
+        tl.store(scratch + rows, tl.where(present, 0.0, float("-inf")))
+        total += tl.sum(vectors, axis=0)
         present_classes += present.to(tl.float32)
         counted += count
-    part = tl.program_id(0)
-    if part == 0:
-        tl.store(finished, 0)
     tl.store(total_parts + part * WIDTH + columns, total)
-    tl.store(number_parts + 2 * part, tl.sum(present_classes, axis=0))
-    tl.store(number_parts + 2 * part + 1, tl.sum(counted, axis=0))
+    tl.store(present_parts + part, tl.sum(present_classes, axis=0))
+    tl.store(sample_parts + part, tl.sum(counted, axis=0))
+    if part == 0:
+        tl.store(finished, 0.0)
 
 
 @triton.jit
 def _attend(
-    direction, factor, place, high, low, bias, padded_classes,
+    direction, factor, place, references, bias, padded_classes,
     SPLIT: tl.constexpr, ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Log-sum-exp over the present classes but a sample's own, their weighted sum [ROWS, WIDTH], and the
@@ -147,6 +172,7 @@ def _attend(
 
     The scores are direction . w times `factor`, as powers of 2; the softmax is taken online, block by block.
     """
+    low = references + tl.cast(padded_classes, tl.int64) * WIDTH
     z_high = direction.to(tl.float16)
     if SPLIT:
         z_low = (direction - z_high.to(tl.float32)).to(tl.float16)
@@ -158,7 +184,7 @@ def _attend(
     offsets = class_numbers[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :]
     for first in range(0, padded_classes, CLASSES):
         start = tl.cast(first, tl.int64) * WIDTH
-        w_high = tl.load(high + start + offsets)
+        w_high = tl.load(references + start + offsets)
         scores = tl.dot(z_high, tl.trans(w_high))
         if SPLIT:
             w_low = tl.load(low + start + offsets)
@@ -202,7 +228,7 @@ def _add_up(finished, block_sums, block_loss, loss, block_by_epsilon, by_epsilon
     tl.store(block_sums + tl.program_id(0), block_loss)
     tl.store(block_sums + programs + tl.program_id(0), block_by_epsilon)
     tl.debug_barrier()  # every thread's stores come before the count
-    if tl.atomic_add(finished, 1, sem="acq_rel") == programs - 1:
+    if tl.atomic_add(finished, 1.0, sem="acq_rel") == programs - 1:
         loss_sum = tl.zeros([256], tl.float32)
         by_epsilon_sum = tl.zeros([256], tl.float32)
         for first in range(0, programs, 256):
@@ -218,10 +244,10 @@ def _add_up(finished, block_sums, block_loss, loss, block_by_epsilon, by_epsilon
 
 @triton.jit
 def loss_and_gradient(
-    embeddings, labels, sums, counts, bank, known, high, low, bias, total_parts, number_parts, epsilon,
-    finished, block_sums, loss, by_epsilon, terms, by_embeddings,
-    samples, classes, padded_classes, width, parts, temperature, processes,
-    NORMALIZE: tl.constexpr, LEAVE_ONE_OUT: tl.constexpr, BANK: tl.constexpr, SPLIT: tl.constexpr,
+    embeddings, epsilon, labels, class_sums, bank, known, references, scratch,
+    loss, by_epsilon, terms, by_embeddings,
+    samples, classes, padded_classes, width, temperature, processes,
+    NORMALIZE: tl.constexpr, LEAVE_ONE_OUT: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """A block of samples: its terms [5, N], its rows of by_embeddings, its part of loss and by_epsilon.
@@ -240,21 +266,23 @@ def loss_and_gradient(
     length = size if NORMALIZE else tl.full([ROWS], 1.0, tl.float32)
     factor = size / (temperature * length) * LOG2_E
     others_sum, others_weighted, mean_factor = _attend(
-        x * (1 / size)[:, None], factor, place, high, low, bias, padded_classes,
+        x * (1 / size)[:, None], factor, place, references, scratch, padded_classes,
         SPLIT, ROWS, CLASSES, WIDTH,
     )  # fmt: skip
 
-    part_numbers = tl.arange(0, PARTS)
-    part_places = part_numbers[:, None] * WIDTH + columns[None, :]
-    total = tl.sum(tl.load(total_parts + part_places, mask=(part_numbers < parts)[:, None], other=0.0), 0)
-    present = tl.load(number_parts + 2 * part_numbers, mask=part_numbers < parts, other=0.0)
-    counted = tl.load(number_parts + 2 * part_numbers + 1, mask=part_numbers < parts, other=0.0)
-    others = tl.sum(present, axis=0) - 1.0  # C - 1
-    share = processes / tl.sum(counted, axis=0)
+    total_parts, present_parts, sample_parts, finished, block_sums = _divide_scratch(
+        scratch, padded_classes, WIDTH, PARTS
+    )
+    part = tl.arange(0, PARTS)
+    made = part < padded_classes // REFERENCE_ROWS
+    total = tl.load(total_parts + part[:, None] * WIDTH + columns[None, :], mask=made[:, None], other=0.0)
+    total = tl.sum(total, axis=0)
+    others = tl.sum(tl.load(present_parts + part, mask=made, other=0.0), axis=0) - 1.0  # C - 1
+    share = processes / tl.sum(tl.load(sample_parts + part, mask=made, other=0.0), axis=0)
 
     # Loaded a second time: kept, it would take registers from the loop. The hint makes it a load of its own.
     x = _load_rows(embeddings, rows, columns, inside, width, LAST_USE)
-    own = _load_directions(sums, bank, known, place, columns, inside, width, BANK)
+    own = _load_directions(class_sums, bank, known, place, columns, inside, width)
     own_length = _length(own)
     inverse = 1 / length
     z_own = tl.sum(x * own, axis=1) * inverse
@@ -264,7 +292,7 @@ def loss_and_gradient(
     taken = tl.zeros([ROWS], tl.float32)  # how much of z leaves the own class's sum
     left_length = own_length
     if LEAVE_ONE_OUT:
-        alone = tl.load(counts + place, mask=inside, other=0.0) < 2
+        alone = tl.load(_counts(class_sums, classes, width) + place, mask=inside, other=0.0) < 2
         taken = tl.where(alone, 0.0, 1.0)
         left_length = _length(own - (taken * inverse)[:, None] * x)
 
