@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -22,16 +22,21 @@ def fused_serves(embeddings: Tensor) -> bool:
     )
 
 
-@torch.compiler.assume_constant_result  # a compiler has nothing to look for in here
+# Triton comes with torch for CUDA and not with torch for the CPU. None: installed, and not yet tried.
+_fused_imports = None if find_spec("triton") else False
+
+
 def triton_imports() -> bool:
-    """Triton comes with torch for CUDA and not with torch for the CPU."""
-    return _import_fused()
+    """Importing takes a quarter of a second, so it waits for the first embeddings that a kernel might take.
 
+    The answer is kept in a plain variable: torch.compile looks through functools.cache, and warns.
+    """
+    global _fused_imports
+    if _fused_imports is None:
+        try:
+            import varcon.kernels.fused  # noqa: F401
 
-@cache  # importing takes a quarter of a second, and failing to import takes its time at every call
-def _import_fused() -> bool:
-    try:
-        import varcon.kernels.fused  # noqa: F401
-    except ImportError:
-        return False
-    return True
+            _fused_imports = True
+        except ImportError:
+            _fused_imports = False
+    return _fused_imports
