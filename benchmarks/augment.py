@@ -11,15 +11,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
-import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
-from pathlib import Path
 
 import torch
+from timing import Work, captured, surroundings, time_in_turn, time_on_gpu
 from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings, augment, draw_views
@@ -54,7 +51,7 @@ def compare_with_kornia(arguments: argparse.Namespace) -> int:
     images = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     settings = AugmentSettings()
     theirs = kornia_sequence(kornia.augmentation, settings, arguments.size)
-    contenders: dict[str, Callable[[], Tensor]] = {
+    contenders: dict[str, Work] = {
         "varcon": lambda: augment(images, settings, MEAN, STD, generator),
         f"kornia {kornia.__version__}": lambda: theirs(images.float() / 255),
     }
@@ -63,9 +60,7 @@ def compare_with_kornia(arguments: argparse.Namespace) -> int:
 
     print(
         f"SimAugment of {arguments.images} images of {arguments.size}x{arguments.size}; "
-        f"torch {torch.__version__}, "
-        f"kornia {kornia.__version__}, {arguments.threads} threads, {processor()}, {date.today()}; "
-        f"median of {arguments.repeats}\n"
+        f"{surroundings('cpu', 'kornia')}; median of {arguments.repeats}\n"
     )
     print("| implementation | ms a batch | images / s | times varcon's |")
     print("|---|---:|---:|---:|")
@@ -83,16 +78,11 @@ def compare_on_gpu(images: int, size: int, repeats: int) -> None:
     def draw() -> None:
         draw_views(batch, settings, MEAN, STD, generator)
 
-    draw()  # compiles
-    graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(generator)
-    with torch.cuda.graph(graph):
-        draw()
     views = images * settings.views
-    rates = {
-        "varcon": views / seconds_on_gpu(draw, 10 * repeats),
-        "varcon in a CUDA graph": views / seconds_on_gpu(graph.replay, 10 * repeats),
-    }
+    rates = {"varcon": views / time_on_gpu(draw, repeats)}
+    replay = captured(draw, generator)
+    if replay:
+        rates["varcon in a CUDA graph"] = views / time_on_gpu(replay, repeats)
     try:
         from torchvision import transforms
     except (ImportError, RuntimeError):  # a torchvision built for another torch fails with the latter
@@ -102,26 +92,12 @@ def compare_on_gpu(images: int, size: int, repeats: int) -> None:
         name = f"torchvision, {workers} workers"
         rates[name] = loader_rate(transforms, settings, batch, workers)
 
-    print(
-        f"{views} SimAugment views of {size}x{size}; torch {torch.__version__}, "
-        f"{torch.cuda.get_device_name()}, {processor()}, {date.today()}\n"
-    )
+    print(f"{views} SimAugment views of {size}x{size}; {surroundings('cuda', 'triton', 'torchvision')}\n")
     print("| implementation | ms a batch | views / s | varcon's is times as fast |")
     print("|---|---:|---:|---:|")
     for name, rate in rates.items():
         print(f"| {name} | {1000 * views / rate:.3f} | {rate:,.0f} | {rates['varcon'] / rate:.1f} |")
     print()
-
-
-def seconds_on_gpu(work: Callable[[], None], repeats: int) -> float:
-    """Of one call among many that follow each other, as in training."""
-    for timed in (False, True):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(repeats if timed else 3):
-            work()
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / repeats
 
 
 class PillowImages(torch.utils.data.Dataset):
@@ -174,26 +150,6 @@ def kornia_sequence(theirs, settings: AugmentSettings, size: int) -> nn.Module:
         theirs.RandomGrayscale(p=settings.grey),
         theirs.Normalize(torch.tensor(MEAN), torch.tensor(STD)),
     )
-
-
-def time_in_turn(
-    contenders: dict[str, Callable[[], Tensor]], repeats: int, warm_up: int = 3
-) -> dict[str, float]:
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(warm_up + repeats):
-        for name, contender in contenders.items():
-            start = time.perf_counter()
-            contender()
-            if turn >= warm_up:
-                seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def processor() -> str:
-    information = Path("/proc/cpuinfo")
-    lines = information.read_text().splitlines() if information.exists() else []
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

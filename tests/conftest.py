@@ -8,8 +8,8 @@ import torch
 
 torch.set_num_threads(1)
 
-# Before triton is imported anywhere: where there is no GPU, tests run its kernels in the interpreter.
 if not torch.cuda.is_available():
+    # Before triton is imported anywhere: where no GPU runs its kernels, numpy interprets them.
     os.environ["TRITON_INTERPRET"] = "1"
 
 
@@ -22,3 +22,9 @@ def pytest_collection_modifyitems(config, items):
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def fresh_compiler() -> None:
+    """For tests that compile: torch counts the versions of a function over all of them, and gives up at 8."""
+    torch.compiler.reset()

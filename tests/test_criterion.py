@@ -60,7 +60,7 @@ def test_labels_need_no_order_when_classes_are_found():
 
 # torch's own tracer instantiates the function it warns against instantiating.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-def test_where_values_are_not_looked_at_a_bad_label_makes_the_loss_nan():
+def test_where_values_are_not_looked_at_a_bad_label_makes_the_loss_nan(fresh_compiler):
     """As on a GPU: a check would stall the device."""
     z, labels = batch()
     fast = torch.compile(VarConLoss(3), backend="eager", fullgraph=True)

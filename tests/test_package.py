@@ -9,7 +9,7 @@ import torch
 
 BLOCKED = """
 import sys
-for name in ("torchvision", "timm", "kornia", "lightly"):
+for name in ("torchvision", "timm", "kornia", "lightly", "triton"):
     sys.modules[name] = None
 import varcon, varcon.cli, varcon.run
 from varcon import *

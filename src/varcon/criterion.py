@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from varcon.core import InputError
 from varcon.engine.distributed import sum_over_processes, union_over_processes, world_size
-from varcon.losses.varcon import Terms, class_sums, leave_one_out, varcon_loss
+from varcon.kernels import loss_kernel_serves
+from varcon.losses.varcon import Terms, class_sums, leave_one_out, number_the_present, varcon_loss
 
 References = Literal["batch", "leave-one-out", "ema"]
 Classes = Literal["present", "all"]
@@ -37,6 +38,9 @@ class VarConLoss(nn.Module):
 
     On the CPU, NaN, zero vectors and labels out of range raise an error that names them. On a GPU, where
     looking would stall the device, they make the loss NaN.
+
+    On a GPU with Triton the loss and its gradient are three kernels; elsewhere plain torch computes the same.
+    There the class sums add up in any order, unless torch.use_deterministic_algorithms asks for one.
     """
 
     bank: Tensor  # [num_classes, d] running class means; d is 0 until the first batch tells it
@@ -104,15 +108,12 @@ class VarConLoss(nn.Module):
         """
         self.clamp_epsilon()
         with torch.no_grad():
-            return self._samples(embeddings, labels, learn=False)[1]
+            return self._loss(embeddings, labels, learn=False)[1]
 
     def with_terms(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
         """The loss, and the terms of each sample."""
         self.clamp_epsilon()
-        losses, terms, total = self._samples(embeddings, labels, learn=self.training)
-        # Exact also where the processes hold different numbers of samples: averaging the
-        # processes' gradients divides by the world size, so each shares out the whole batch.
-        return losses.sum() * (world_size() / total), terms
+        return self._loss(embeddings, labels, learn=self.training)
 
     @torch.no_grad()
     def clamp_epsilon(self) -> None:
@@ -120,50 +121,101 @@ class VarConLoss(nn.Module):
         if self.epsilon.requires_grad:
             self.epsilon.clamp_(*self.epsilon_range)
 
-    def _samples(self, embeddings: Tensor, labels: Tensor, learn: bool) -> tuple[Tensor, Terms, Tensor]:
+    def _loss(self, embeddings: Tensor, labels: Tensor, learn: bool) -> tuple[Tensor, Terms]:
         check_shapes(embeddings, labels)
         looked_at = embeddings.device.type == "cpu" and not torch.compiler.is_compiling()
         if looked_at:
             check_values(embeddings, labels, self.num_classes, self.normalize)
+        places, num_classes = self._places(labels)
+        if self.references == "ema":
+            self._make_room(embeddings)
+        if loss_kernel_serves(embeddings):
+            return self._fused(embeddings, places, num_classes, learn)
         with torch.autocast(embeddings.device.type, enabled=False):
-            z = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
-            z = F.normalize(z, dim=1) if self.normalize else z
-            if self.num_classes is None:
-                found = union_over_processes(labels)
-                num_classes, places = len(found), torch.searchsorted(found, labels)
-            else:
-                num_classes, places = self.num_classes, labels.long().clamp(0, self.num_classes - 1)
+            losses, terms, total = self._plain(embeddings, places, num_classes, learn)
+        if not looked_at:
+            outside = (places < 0) | (places >= num_classes)
+            losses = losses.masked_fill(outside | (embeddings.detach() == 0).all(dim=1), torch.nan)
+        # Exact also where the processes hold different numbers of samples: averaging the
+        # processes' gradients divides by the world size, so each shares out the whole batch.
+        return losses.sum() * (world_size() / total), terms
 
-            constant = z.detach()
-            sums, counts = class_sums(constant, places, num_classes)
-            together = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
-            sums, counts = together[:, :-1], together[:, -1]
-            references, present = F.normalize(sums, dim=1), counts > 0
-            own = None
-            if self.references == "leave-one-out":
-                own = leave_one_out(constant, places, sums, counts, references)
-            elif self.references == "ema":
-                references, present = self._from_bank(references, present)
-            losses, terms = varcon_loss(
-                z, places, references, present, self.epsilon.to(z.dtype), self.temperature, own
-            )
-            if self.references == "ema" and learn:
-                self._update_bank(sums, counts)
-            if not looked_at:
-                outside = labels < 0 if self.num_classes is None else places != labels
-                losses = losses.masked_fill(outside | (z.detach() == 0).all(dim=1), torch.nan)
+    def _places(self, labels: Tensor) -> tuple[Tensor, int]:
+        """Each sample's row among the class references, and how many those have room for.
+
+        A bad label's row is none of them.
+        """
+        if self.num_classes is None:
+            found = union_over_processes(labels)
+            return torch.searchsorted(found, labels).masked_fill(labels < 0, -1), len(found)
+        # Far more classes than samples: the work should grow with those that can be present.
+        # A bank keeps every class's row, and other processes hold other classes.
+        if self.num_classes > 2 * len(labels) and self.references != "ema" and world_size() == 1:
+            return number_the_present(labels, self.num_classes), len(labels)
+        return labels, self.num_classes
+
+    def _fused(
+        self, embeddings: Tensor, places: Tensor, num_classes: int, learn: bool
+    ) -> tuple[Tensor, Terms]:
+        from varcon.kernels import fused_loss
+
+        ema = self.references == "ema"
+        class_sums = sum_over_processes(
+            fused_loss.sum_classes(embeddings.detach(), places, num_classes, self.normalize)
+        )
+        loss, terms = fused_loss.fused_varcon_loss(
+            embeddings,
+            self.epsilon,
+            places,
+            class_sums,
+            self.temperature,
+            self.bank if ema else None,
+            self.known if ema else None,
+            all_classes=self.classes == "all",
+            leave_one_out=self.references == "leave-one-out",
+            normalize=self.normalize,
+            processes=world_size(),
+        )
+        if ema and learn:
+            self._update_bank(*fused_loss.split_sums(class_sums, embeddings.shape[1]))
+        return loss, Terms(*terms.unbind())
+
+    def _plain(
+        self, embeddings: Tensor, places: Tensor, num_classes: int, learn: bool
+    ) -> tuple[Tensor, Terms, Tensor]:
+        """The losses of the samples, their terms, and how many samples all processes hold."""
+        z = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
+        z = F.normalize(z, dim=1) if self.normalize else z
+        inside = places.long().clamp(0, num_classes - 1)
+        constant = z.detach()
+        sums, counts = class_sums(constant, inside, num_classes)
+        together = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
+        sums, counts = together[:, :-1], together[:, -1]
+        references, present = F.normalize(sums, dim=1), counts > 0
+        own = None
+        if self.references == "leave-one-out":
+            own = leave_one_out(constant, inside, sums, counts, references)
+        elif self.references == "ema":
+            bank = F.normalize(self.bank.to(z.dtype), dim=1)
+            references = torch.where(self.known[:, None], bank, references)
+            present = (present | self.known) if self.classes == "all" else present
+        losses, terms = varcon_loss(
+            z, inside, references, present, self.epsilon.to(z.dtype), self.temperature, own
+        )
+        if self.references == "ema" and learn:
+            self._update_bank(sums, counts)
         return losses, terms, counts.sum()
 
-    def _from_bank(self, batch: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
+    def _make_room(self, embeddings: Tensor) -> None:
+        dimensions = embeddings.shape[1]
         if self.bank.shape[1] == 0:
-            self.bank = batch.new_zeros(batch.shape)
-        if self.bank.shape != batch.shape:
+            kind = torch.promote_types(embeddings.dtype, torch.float32)
+            self.bank = embeddings.new_zeros(len(self.bank), dimensions, dtype=kind)
+        if self.bank.shape[1] != dimensions:
             raise InputError(
                 f"the bank holds vectors of {self.bank.shape[1]} dimensions and the embeddings have "
-                f"{batch.shape[1]}: use one VarConLoss for each embedding space"
+                f"{dimensions}: use one VarConLoss for each embedding space"
             )
-        references = torch.where(self.known[:, None], F.normalize(self.bank.to(batch.dtype), dim=1), batch)
-        return references, (present | self.known) if self.classes == "all" else present
 
     @torch.no_grad()
     def _update_bank(self, sums: Tensor, counts: Tensor) -> None:

@@ -161,7 +161,7 @@ def test_extreme_confidence_is_finite_in_every_precision():
 
 # torch's own tracer instantiates the function it warns against instantiating.
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-def test_compiles_to_the_same_loss(generator):
+def test_compiles_to_the_same_loss(generator, fresh_compiler):
     embeddings, labels = draw(64, 16, 10, generator)
     embeddings = embeddings.float().detach().requires_grad_()
     for options in ({}, {"references": "leave-one-out"}, {"references": "ema", "classes": "all"}):
@@ -207,13 +207,13 @@ def test_memory_is_linear(generator):
     "options", [{}, {"references": "leave-one-out"}, {"references": "ema", "classes": "all"}]
 )
 @pytest.mark.parametrize("compiled", [False, True])
-def test_on_a_gpu(options, compiled, generator):
+def test_on_a_gpu(options, compiled, generator, fresh_compiler):
     embeddings, labels = draw(512, 128, 100, generator)
     exact_fn = VarConLoss(100, **options).double()
     exact = value_and_gradients(exact_fn(embeddings, labels), embeddings, exact_fn.epsilon)
     loss_fn = VarConLoss(100, **options).cuda()
     apply = torch.compile(loss_fn) if compiled else loss_fn
-    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 0.02), (torch.float16, 0.02)):
+    for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)):
         there = embeddings.detach().to("cuda", dtype).requires_grad_()
         with torch.autocast("cuda", torch.bfloat16):
             loss = apply(there, labels.cuda())

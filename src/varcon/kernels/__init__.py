@@ -1,7 +1,26 @@
-"""The heavy inner passes, each a plain-torch twin that defines what a GPU kernel must return."""
+"""The heavy inner passes: plain-torch twins that define the results, and GPU kernels that return the same."""
+
+from __future__ import annotations
 
 from importlib.util import find_spec
 
-# Asked here and nowhere else. A file that needs triton imports it outright and is itself imported only where
-# this is true and the tensors are on a GPU: the import takes a quarter of a second.
+import torch
+from torch import Tensor
+
+# Triton comes with torch for CUDA and not with torch for the CPU. Asked here and nowhere else: a file of
+# kernels imports it outright, and is imported only where it serves, for that takes a quarter of a second.
 HAS_TRITON = find_spec("triton") is not None
+
+LOSS_DEVICES = {"cuda"}  # the tests add the CPU, where Triton interprets its kernels
+LOSS_TYPES = {torch.float32, torch.bfloat16, torch.float16}
+LOSS_DIMENSIONS = 512  # of wider embeddings a block no longer fits into a processor's registers
+
+
+def loss_kernel_serves(embeddings: Tensor) -> bool:
+    """Whether varcon.kernels.fused_loss takes these embeddings; if not, the plain-torch twin does."""
+    return (
+        HAS_TRITON
+        and embeddings.device.type in LOSS_DEVICES
+        and embeddings.dtype in LOSS_TYPES
+        and embeddings.shape[1] <= LOSS_DIMENSIONS
+    )

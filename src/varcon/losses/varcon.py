@@ -41,6 +41,16 @@ def class_sums(embeddings: Tensor, labels: Tensor, num_classes: int) -> tuple[Te
     return sums, counts
 
 
+def number_the_present(labels: Tensor, num_classes: int) -> Tensor:
+    """Counts off the classes that are in the batch, in order, without asking the device how many they are.
+
+    The numbers [N] lie below the number of samples; a label outside [0, num_classes) gets -1.
+    """
+    inside = labels.long().clamp(0, num_classes - 1)
+    seen = torch.zeros(num_classes, dtype=torch.int32, device=labels.device).index_fill_(0, inside, 1)
+    return (seen.cumsum(0, dtype=torch.int32)[inside] - 1).masked_fill(inside != labels, -1)
+
+
 def leave_one_out(
     embeddings: Tensor, labels: Tensor, sums: Tensor, counts: Tensor, references: Tensor
 ) -> Tensor:
