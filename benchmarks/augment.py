@@ -14,9 +14,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
-from timing import Work, captured, surroundings, time_in_turn, time_on_gpu
+from timing import Work, captured, surroundings, time_in_turn, time_on_gpu, write_table
 from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings, augment, draw_views
@@ -31,9 +33,11 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=32, help="height and width in pixels")
     parser.add_argument("--threads", type=int, default=2, help="processor threads")
     parser.add_argument("--repeats", type=int, default=20, help="timed batches of each")
+    parser.add_argument("--out", type=Path, help="a Markdown file to write the table to")
     arguments = parser.parse_args()
     if torch.cuda.is_available():
-        compare_on_gpu(arguments.images, arguments.size, arguments.repeats)
+        compare_on_gpu(arguments)
+        return 0
     return compare_with_kornia(arguments)
 
 
@@ -58,69 +62,71 @@ def compare_with_kornia(arguments: argparse.Namespace) -> int:
     with torch.no_grad():
         medians = time_in_turn(contenders, arguments.repeats)
 
-    print(
+    head = (
         f"SimAugment of {arguments.images} images of {arguments.size}x{arguments.size}; "
-        f"{surroundings('cpu', 'kornia')}; median of {arguments.repeats}\n"
+        f"{surroundings('cpu', 'kornia')}; median of {arguments.repeats}"
     )
-    print("| implementation | ms a batch | images / s | times varcon's |")
-    print("|---|---:|---:|---:|")
+    lines = ["| implementation | ms a batch | images / s | times varcon's |", "|---|---:|---:|---:|"]
     for name, seconds in medians.items():
         ratio = seconds / medians["varcon"]
-        print(f"| {name} | {seconds * 1000:.1f} | {arguments.images / seconds:,.0f} | {ratio:.1f} |")
+        lines.append(f"| {name} | {seconds * 1000:.1f} | {arguments.images / seconds:,.0f} | {ratio:.1f} |")
+    write_table("Time of the augmentation on a CPU", head, lines, arguments.out)
     return 0
 
 
-def compare_on_gpu(images: int, size: int, repeats: int) -> None:
+def compare_on_gpu(arguments: argparse.Namespace) -> None:
     settings, generator = AugmentSettings(), torch.Generator("cuda").manual_seed(0)
-    shape = (images, 3, size, size)
+    shape = (arguments.images, 3, arguments.size, arguments.size)
     batch = torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda", generator=generator)
 
     def draw() -> None:
         draw_views(batch, settings, MEAN, STD, generator)
 
-    views = images * settings.views
-    rates = {"varcon": views / time_on_gpu(draw, repeats)}
+    draw()  # compiles
+    views = arguments.images * settings.views
+    rates = {"varcon": views / time_on_gpu(draw, 10 * arguments.repeats)}
     replay = captured(draw, generator)
     if replay:
-        rates["varcon in a CUDA graph"] = views / time_on_gpu(replay, repeats)
-    try:
-        from torchvision import transforms
-    except (ImportError, RuntimeError):  # a torchvision built for another torch fails with the latter
-        print("torchvision does not import here and is left out.")
+        rates["varcon in a CUDA graph"] = views / time_on_gpu(replay, 10 * arguments.repeats)
+    transform = torchvision_views(settings, arguments.size)
+    if transform is None:
+        print("torchvision does not import here and is left out.", file=sys.stderr)
     else:
         workers = os.cpu_count() or 1
-        name = f"torchvision, {workers} workers"
-        rates[name] = loader_rate(transforms, settings, batch, workers)
-
-    print(f"{views} SimAugment views of {size}x{size}; {surroundings('cuda', 'triton', 'torchvision')}\n")
-    print("| implementation | ms a batch | views / s | varcon's is times as fast |")
-    print("|---|---:|---:|---:|")
+        rates[f"torchvision, {workers} workers"] = loader_rate(transform, batch, workers)
+    where = surroundings("cuda", "triton", "torchvision")
+    head = f"{views} SimAugment views of {arguments.size}x{arguments.size}; {where}"
+    lines = ["| implementation | ms a batch | views / s | varcon is times as fast |", "|---|---:|---:|---:|"]
     for name, rate in rates.items():
-        print(f"| {name} | {1000 * views / rate:.3f} | {rate:,.0f} | {rates['varcon'] / rate:.1f} |")
-    print()
+        lines.append(f"| {name} | {1000 * views / rate:.3f} | {rate:,.0f} | {rates['varcon'] / rate:.1f} |")
+    write_table("Time of the augmentation on a GPU", head, lines, arguments.out)
 
 
 class PillowImages(torch.utils.data.Dataset):
-    def __init__(self, batch: Tensor, batches: int, transform: Callable) -> None:
+    """`length` transformed images, by going through `images` as often as it takes."""
+
+    def __init__(self, images: Tensor, length: int, transform: Callable[[Any], Any]) -> None:
         from PIL import Image
 
-        self.images = [Image.fromarray(image) for image in batch.permute(0, 2, 3, 1).cpu().numpy()]
-        self.length, self.transform = batches * len(batch), transform
+        self.images = [Image.fromarray(image) for image in images.permute(0, 2, 3, 1).cpu().numpy()]
+        self.length, self.transform = length, transform
 
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, index: int) -> Tensor:
+    def __getitem__(self, index: int) -> Any:
         return self.transform(self.images[index % len(self.images)])
 
 
-def loader_rate(
-    transforms, settings: AugmentSettings, batch: Tensor, workers: int, batches: int = 60
-) -> float:
-    """Views per second once the workers have started."""
-    transform = transforms.Compose(
+def torchvision_views(settings: AugmentSettings, size: int) -> Callable[[Any], Tensor] | None:
+    """The same augmentation by torchvision, as most training code has it; None where it does not import."""
+    try:
+        from torchvision import transforms
+    except (ImportError, RuntimeError):  # a torchvision built for another torch fails with the latter
+        return None
+    return transforms.Compose(
         [
-            transforms.RandomResizedCrop(batch.shape[2:], scale=settings.crop_area, ratio=CROP_RATIO),
+            transforms.RandomResizedCrop(size, scale=settings.crop_area, ratio=CROP_RATIO),
             transforms.RandomHorizontalFlip(settings.flip),
             transforms.RandomApply([transforms.ColorJitter(*settings.jitter)], settings.jitter_probability),
             transforms.RandomGrayscale(settings.grey),
@@ -128,7 +134,11 @@ def loader_rate(
             transforms.Normalize(MEAN, STD),
         ]
     )
-    dataset = PillowImages(batch, batches, transform)
+
+
+def loader_rate(transform: Callable[[Any], Tensor], batch: Tensor, workers: int, batches: int = 60) -> float:
+    """Views per second once the workers have started."""
+    dataset = PillowImages(batch, batches * len(batch), transform)
     loader = torch.utils.data.DataLoader(
         dataset, batch_size=len(batch), num_workers=workers, persistent_workers=True
     )

@@ -17,7 +17,16 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from timing import Work, captured, extra_memory, installed, surroundings, time_in_turn, time_on_gpu
+from timing import (
+    Work,
+    captured,
+    extra_memory,
+    installed,
+    surroundings,
+    time_in_turn,
+    time_on_gpu,
+    write_table,
+)
 from torch import Tensor
 
 from varcon import VarConLoss
@@ -52,20 +61,18 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a Markdown file to write the table to")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    lines = [
+    head = (
         f"The loss and its gradient, {arguments.dimensions} dimensions, float32; "
         f"{surroundings(device, 'triton', 'pytorch-metric-learning')}; median of {arguments.repeats}. "
-        "Ratios are times that of the VarCon loss, as CUDA graphs where both can be one.",
-        "",
+        "Ratios are times that of the VarCon loss, as CUDA graphs where both can be one."
+    )
+    lines = [
         "| samples | classes | loss | ms | ms as a graph | extra MiB | times the time | times the memory |",
         "|---:|---:|---|---:|---:|---:|---:|---:|",
     ]
     for samples, classes in GPU_SIZES if device == "cuda" else CPU_SIZES:
         lines += rows(samples, classes, arguments.dimensions, arguments.repeats, device)
-    table = "\n".join(lines)
-    print(table)
-    if arguments.out:
-        arguments.out.write_text(f"# Time and memory of the loss\n\n{table}\n")
+    write_table("Time and memory of the loss", head, lines, arguments.out)
     return 0
 
 

@@ -85,6 +85,15 @@ def surroundings(device: str, *packages: str) -> str:
     return ", ".join([str(date.today()), hardware, *versions])
 
 
+def write_table(title: str, head: str, lines: list[str], out: Path | None) -> None:
+    """Prints a Markdown table under a line that says what was measured where; `out` keeps it too."""
+    table = "\n".join([head, "", *lines])
+    print(f"{table}\n")
+    if out:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(f"# {title}\n\n{table}\n", encoding="utf-8")
+
+
 def installed(package: str) -> str | None:
     try:
         return version(package)

@@ -35,7 +35,7 @@ class TrainSettings:
     warmup_epochs: float = 2  # of linear growth before the cosine
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
-    compile: bool = True  # torch.compile; on cuda only
+    compile: bool = False  # torch.compile instead of the project's own kernels for BatchNorm; on cuda only
     cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16
     seed: int = 0
     checkpoint_seconds: float = 30  # saved at the first epoch's end after this long; 0: at every one's

@@ -19,7 +19,7 @@ from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.state import TrainingState
-from varcon.engine.step import GraphedStep, Step, why_no_graph
+from varcon.engine.step import GraphedStep, Step, measured_convolutions, why_no_graph
 from varcon.layers import check_queues
 from varcon.recipe import Recipe
 
@@ -66,7 +66,7 @@ def fit(
     saved = time.monotonic()
     order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
     journal_path = folder / "metrics.jsonl" if distributed.is_main() else None
-    with Journal(journal_path, state.step) as journal, requests_to_stop() as stop:
+    with Journal(journal_path, state.step) as journal, requests_to_stop() as stop, measured_convolutions():
         began = time.monotonic() - journal.seconds
         while state.step < total_steps:
             progress = Progress(state.step, total_steps, steps_per_epoch)

@@ -7,7 +7,8 @@ host but the word to start, and a host that is slow at launching kernels no long
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,17 @@ class GraphedStep:
         with torch.cuda.stream(aside):
             self.step(self.indices)
         torch.cuda.current_stream().wait_stream(aside)
+
+
+@contextmanager
+def measured_convolutions() -> Iterator[None]:
+    """Lets cuDNN time its algorithms for each shape and keep the quickest."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def why_no_graph(recipe: Recipe[Any], device: torch.device, processes: int) -> str:

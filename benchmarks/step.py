@@ -1,0 +1,176 @@
+"""Time a training step against its encoder alone and a data loader: `python benchmarks/step.py`.
+
+"encoder alone" runs encoder, projection and SGD on one batch that lies on the device: nothing around them
+can make a step faster than this. "compiled" is the same by torch.compile, without this project's kernels. The
+step itself adds augmentation, the VarCon loss and the bookkeeping. The pipeline is the usual one:
+torchvision's transforms of Pillow images in as many workers as there are cores, two views of each image,
+copied to the device, and the same method, optimizer and precision there. Speeds count views, two for each
+image of a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from augment import PillowImages, torchvision_views
+from timing import surroundings, time_in_turn, time_on_gpu, write_table
+from torch import Tensor, nn
+
+from varcon.augment import AugmentSettings
+from varcon.core import Batch, Data, Split
+from varcon.encoders import EncoderSettings
+from varcon.engine.journal import Averages
+from varcon.engine.optimizers import build_optimizer, set_learning_rate
+from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions
+from varcon.recipe import Recipe, TrainSettings
+from varcon.run import build_method
+
+CLASSES, SIZE, IMAGES = 100, 32, 4096
+
+
+def main() -> int:
+    on_gpu = torch.cuda.is_available()
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    encoders = ["resnet18", "resnet50"] if on_gpu else ["small"]
+    parser.add_argument("--encoders", nargs="+", default=encoders)
+    parser.add_argument(
+        "--batch", type=int, default=512 if on_gpu else 128, help="images; each has two views"
+    )
+    parser.add_argument("--repeats", type=int, default=50 if on_gpu else 10)
+    parser.add_argument("--threads", type=int, default=2, help="processor threads where there is no GPU")
+    parser.add_argument("--out", type=Path, help="a Markdown file to write the table to")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    device = torch.device("cuda" if on_gpu else "cpu")
+    lines = ["| encoder | what | ms | views / s | share of the encoder alone |", "|---|---|---:|---:|---:|"]
+    for name in arguments.encoders:
+        print(f"measuring {name}", file=sys.stderr)
+        with measured_convolutions():
+            seconds = measure(name, arguments.batch, arguments.repeats, device)
+        for what, value in seconds.items():
+            speed, share = 2 * arguments.batch / value, seconds["encoder alone"] / value
+            lines.append(f"| {name} | {what} | {value * 1000:.2f} | {speed:,.0f} | {share:.3f} |")
+    head = (
+        f"{arguments.batch} images of {SIZE}x{SIZE} in two views, {'bf16' if on_gpu else 'fp32'}; "
+        f"{surroundings(device.type, 'triton', 'torchvision')}; median of {arguments.repeats}"
+    )
+    write_table("Time of a training step", head, lines, arguments.out)
+    return 0
+
+
+def measure(name: str, batch: int, repeats: int, device: torch.device) -> dict[str, float]:
+    data, recipe = made_up(name, batch, device)
+    works: dict[str, Callable[[], object]] = {}
+    works["encoder alone"] = encoder_alone(recipe, data, device, compiled=False)
+    if device.type == "cuda":
+        works["encoder alone, compiled"] = encoder_alone(recipe, data, device, compiled=True)
+    works["training step"] = training_step(recipe, data, device)
+    if device.type != "cuda":
+        return time_in_turn(works, repeats)
+    seconds = {}
+    for what, work in works.items():
+        seconds[what] = time_on_gpu(graphed(work) if "alone" in what else work, repeats)
+    pipeline = loader_pipeline(recipe, data, device)
+    if pipeline is not None:
+        seconds[f"data-loader pipeline, {os.cpu_count()} workers"] = pipeline
+    return seconds
+
+
+def made_up(name: str, batch: int, device: torch.device) -> tuple[Data, Recipe]:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (IMAGES, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator)
+    split = Split(images, torch.randint(0, CLASSES, (IMAGES,), generator=generator))
+    data = Data(split, split, [str(number) for number in range(CLASSES)], (0.5,) * 3, (0.25,) * 3)
+    precision = "bf16" if device.type == "cuda" else "fp32"
+    train = TrainSettings(batch_size=batch, precision=precision, device=device.type)
+    return data, Recipe(encoder=EncoderSettings(name), train=train, augment=AugmentSettings())  # type: ignore[arg-type]
+
+
+def built(recipe: Recipe, data: Data, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
+    method = build_method(recipe, data).to(device, memory_format=torch.channels_last)
+    optimizer = build_optimizer(method, recipe.train)
+    set_learning_rate(optimizer, 1e-3)
+    return method, optimizer
+
+
+def encoder_alone(recipe: Recipe, data: Data, device: torch.device, compiled: bool) -> Callable[[], None]:
+    method, optimizer = built(recipe, data, device)
+    network: Callable[[Tensor], Tensor] = nn.Sequential(method.encoder, method.head)
+    network = torch.compile(network) if compiled else network
+    dtype = DTYPES[recipe.train.precision]
+    images = torch.randn(2 * recipe.train.batch_size, 3, SIZE, SIZE, device=device, dtype=dtype)
+    images = images.contiguous(memory_format=torch.channels_last)
+
+    def work() -> None:
+        with torch.autocast(device.type, dtype, dtype != torch.float32):
+            output = network(images)
+        output.float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return work
+
+
+def graphed(work: Callable[[], None]) -> Callable[[], None]:
+    aside = torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[[], None]:
+    method, optimizer = built(recipe, data, device)
+    generator = torch.Generator(device).manual_seed(0)
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    images = data.train.to(device)
+    step = Step(method, method, data, images, recipe, optimizer, scaler, generator, Averages())  # type: ignore[arg-type]
+    run = GraphedStep(step) if device.type == "cuda" else step
+    indices = torch.randperm(IMAGES, device=device)[: recipe.train.batch_size]
+    return lambda: run(indices)
+
+
+def loader_pipeline(recipe: Recipe, data: Data, device: torch.device) -> float | None:
+    """Seconds a step once the workers have started, or None where torchvision does not import."""
+    transform = torchvision_views(recipe.augment, SIZE)
+    if transform is None:
+        return None
+    method, optimizer = built(replace(recipe, train=replace(recipe.train, compile=True)), data, device)
+    model, dtype = torch.compile(method), DTYPES[recipe.train.precision]
+    length = 16 * recipe.train.batch_size
+    images = PillowImages(data.train.images, length, lambda image: (transform(image), transform(image)))
+    loader = torch.utils.data.DataLoader(
+        images,
+        recipe.train.batch_size,
+        num_workers=os.cpu_count() or 1,
+        persistent_workers=True,
+        pin_memory=True,
+    )
+    labels = data.train.labels[: recipe.train.batch_size].to(device)
+    for _ in range(2):  # the first pass starts the workers and compiles
+        start = time.perf_counter()
+        for views in loader:
+            moved = [view.to(device, non_blocking=True, memory_format=torch.channels_last) for view in views]
+            with torch.autocast(device.type, dtype):
+                output = model(Batch(moved, labels, labels))
+            output.loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / len(loader)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
