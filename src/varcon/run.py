@@ -191,7 +191,8 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
     # Under torchrun the first process makes the folder while others still start; it alone looks.
     if os.environ.get("RANK", "0") != "0" or not folder.exists():
         return
-    if folder.is_dir() and not any(folder.iterdir()):
+    # A kill while recipe.json was being written leaves its beginning, under a name of its own.
+    if folder.is_dir() and all(path.name.startswith(".recipe.json.") for path in folder.iterdir()):
         return
     if not (folder / "recipe.json").exists():
         raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
