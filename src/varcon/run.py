@@ -1,4 +1,4 @@
-"""The verbs: train, evaluate, report, demo. Each reads as what it does; the rooms do the work.
+"""The verbs: train, evaluate, report. Each reads as what it does; the rooms do the work.
 
 A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors, findings/, report.html.
 """
