@@ -77,6 +77,16 @@ def test_a_failed_start_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_kill_while_the_recipe_is_first_written_bars_no_folder(tmp_path):
+    write_npz(tmp_path / "few.npz")
+    recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK)
+    (tmp_path / "run").mkdir()
+    left = tmp_path / "run/.recipe.json.xyz"
+    left.write_text('{"recipe":')
+    varcon.train(recipe, tmp_path / "run")
+    assert not left.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "message"), [("gpu", "there is no device 'gpu'"), ("cuda:99", "CUDA devices are here")]
 )

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shlex
+import signal
 import statistics
 import sys
 import time
@@ -21,7 +22,8 @@ from rich.table import Table
 
 from varcon import compare as comparison
 from varcon import run
-from varcon.compare import Budget
+from varcon.budget import Budget
+from varcon.compare import Result
 from varcon.core import Findings, InputError, RunError
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
@@ -85,8 +87,11 @@ class Report:
 class Compare:
     """Train several methods on the same data, encoder, augmentation and budget, and put them side by side.
 
-    A method's own settings come from the recipe of its name beside RECIPE, where there is one. Started
-    again, it goes on where it stopped.
+    RECIPE's own method is taken as it is there. The settings and views of another come from the recipe of
+    its name beside RECIPE, where there is one. Started again, it goes on where it stopped; the table and the
+    report hold every finished run of the folder, also those of earlier calls with other methods or seeds. A
+    folder whose runs were begun with another recipe or budget is refused. Times are measured once and kept
+    in the folder's plan.json.
     """
 
     recipe: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECIPE")]
@@ -96,9 +101,13 @@ class Compare:
     seeds: str = "0"
     """numbers, separated by commas; one run of every method for each"""
     budget: Budget = "images"
-    """what is equal: the images seen, or the time trained (that of the slowest at the recipe's epochs)"""
+    """what is equal: the images seen (each view is one), or the time trained (what the slowest needs then)"""
     out: Path | None = None
-    """folder for the runs, the table and the report; by default runs/compare- and the recipe's name"""
+    """folder for runs, table and report; by default runs/compare-, the recipe's name and, if timed, -time"""
+    data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
+    """where the data lie, if not where RECIPE has them"""
+    device: str | None = None
+    """auto, cpu or cuda, for every run; by default RECIPE's"""
 
 
 @dataclass
@@ -251,32 +260,58 @@ def demo(arguments: list[str], console: Console) -> None:
 
 def compare(arguments: list[str], console: Console) -> None:
     chosen = parse(Compare, "compare", arguments)
-    out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}"
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError(
+            "compare works in one process; on several GPUs, train each run with `torchrun --nproc-per-node N "
+            "-m varcon train RECIPE --out RUN`, evaluate it, then `varcon report RUN RUN ...`"
+        )
+    command = shlex.join(["varcon", "compare", *arguments])
+    try:
+        compare_with_bars(chosen, command, console)
+    except Interrupted as error:
+        raise Interrupted(f"{error}; continue with: {command}", error.signal) from None
+    except KeyboardInterrupt:  # not in training, where it is Interrupted: while planning, judging, drawing
+        raise Interrupted(f"stopped; continue with: {command}", signal.SIGINT) from None
+
+
+def compare_with_bars(chosen: Compare, command: str, console: Console) -> None:
+    ending = "-time" if chosen.budget == "time" else ""
+    out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}{ending}"
+    methods = [name.strip() for name in chosen.methods.split(",")]
     try:
         seeds = [int(seed) for seed in chosen.seeds.split(",")]
     except ValueError:
         raise InputError(f"--seeds is {chosen.seeds!r}; give whole numbers separated by commas") from None
-    command = shlex.join(["varcon", "compare", *arguments])
     with Bar(console, "planning") as bar:
-        methods = chosen.methods.split(",")
-        planned = comparison.plan(chosen.recipe, methods, seeds, out, chosen.budget, bar.progress)
-    results = []
+        planned = comparison.plan(
+            chosen.recipe, methods, seeds, out, chosen.budget, bar.progress, chosen.data_path, chosen.device
+        )
+    results: list[Result] = []
     for number, one in enumerate(planned, start=1):
-        with Bar(console, f"{one.method}, seed {one.seed} ({number} of {len(planned)})") as bar:
-            try:
-                results.append(
-                    comparison.carry_out(one, bar.step, bar.progress, lambda name, findings: None, command)
-                )
-            except Interrupted as error:
-                raise Interrupted(f"{error}; continue with: {command}", error.signal) from None
-            bar.note(f"{one.method}, seed {one.seed}: kNN {results[-1].scores['kNN top-1']:.2f} %")
-    page = comparison.write(out, results, [one.folder for one in planned])
+        title = f"{one.method}, seed {one.seed}"
+        with Bar(console, f"{title} ({number} of {len(planned)})") as bar:
+            result = comparison.carry_out(one, bar.step, bar.progress, command)
+            score = "" if result.failed else f"kNN {result.scores['kNN top-1']:.2f} %"
+            bar.note(f"{title}: {result.failed or score}")
+        results = comparison.in_order([*results, result])
+        comparison.write(out, results)
+    show_comparison(out, results, console)
+
+
+def show_comparison(out: Path, results: list[Result], console: Console) -> None:
     head, *rows = comparison.table(results)
     shown = Table(*head, box=box.SIMPLE_HEAD)
     for row in rows:
         shown.add_row(*row)
     console.print(shown)
-    console.print(f"table: {out / 'compare.md'}\nreport: {page}", soft_wrap=True)
+    console.print(f"table: {out / 'compare.md'}", soft_wrap=True)
+    folders = [out / f"{one.method}-seed{one.seed}" for one in results if not one.failed]
+    if folders:
+        console.print(f"report: {run.report(folders, out / 'report.html')}", soft_wrap=True)
+    failed = [f"{one.method}, seed {one.seed}" for one in results if one.failed]
+    if failed:
+        why = f"{out / 'compare.md'} says why"
+        raise RunError(f"{len(failed)} of {len(results)} runs failed ({'; '.join(failed)}): {why}")
 
 
 def free_folder(wanted: Path) -> Path:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from varcon import run
-from varcon.augment import AugmentSettings
-from varcon.core import Findings, InputError, OnProgress
+from varcon.budget import Budget, timed_epochs, under_one_budget
+from varcon.core import Data, InputError, OnProgress, RunError
 from varcon.data import load
+from varcon.engine.interrupt import Interrupted
 from varcon.engine.journal import read_rows
-from varcon.engine.loop import Watcher
+from varcon.engine.loop import Watcher, check
+from varcon.engine.state import check_recipe
 from varcon.files import write_json, write_text
 from varcon.methods import METHODS
-from varcon.recipe import Recipe, did_you_mean, load_recipe
-
-Budget = Literal["images", "time"]
+from varcon.recipe import Recipe, did_you_mean, load_recipe, recipe_to_dict
 
 
 @dataclass(frozen=True)
@@ -29,136 +28,170 @@ class Planned:
     recipe: Recipe[Any]
     folder: Path
 
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "encoder.safetensors").exists()
+
 
 @dataclass(frozen=True)
 class Result:
     method: str
     seed: int
-    scores: dict[str, float]  # accuracies in percent, effective rank, minutes, images per second
+    scores: dict[str, float] = field(default_factory=dict)  # by the titles below, and minutes
+    failed: str = ""  # why, of a run that did not come to its end
 
 
 COLUMNS = {
     "kNN top-1": ("knn", "top1"),
     "linear probe, last": ("linear", "last"),
+    "linear-augmented probe, last": ("linear-augmented", "last"),
     "own classifier": ("classifier", "top1"),
     "effective rank": ("rank", "effective_rank"),
 }
+SPEED = "data set images/s"  # not views: a method with more of them is slower by its nature
 
 
 def plan(
-    path: Path, methods: list[str], seeds: list[int], out: Path, budget: Budget, progress: OnProgress
+    path: Path,
+    methods: list[str],
+    seeds: list[int],
+    out: Path,
+    budget: Budget,
+    progress: OnProgress,
+    data_path: Path | None = None,
+    device: str | None = None,
 ) -> list[Planned]:
     """The runs: the recipe's data, encoder, augmentation and training for every method.
 
-    A method's own settings and its number of views come from the recipe of its name beside `path`,
-    where there is one. Its epochs are chosen so that all see equally many images, or train equally long.
+    The recipe's own method is as it says there. Another one's settings and number of views come from the
+    recipe of its name beside `path`, or else are its defaults. Epochs are chosen so that all see equally many
+    images, or train equally long. Finished runs of earlier calls are among the planned, so that the
+    comparison keeps them. What can be known to fail is found here, before anything is trained.
     """
+    if (out / "recipe.json").exists() or out.is_file():
+        raise InputError(f"{out} is a run or a file; put the comparison elsewhere with --out FOLDER")
     base = load_recipe(path)
-    for name in methods:
-        if name not in METHODS:
-            raise InputError(
-                f"there is no method {name!r}{did_you_mean(name, METHODS)}; methods: {', '.join(METHODS)}"
-            )
-    own = {name: own_recipe(path, name) for name in methods}
-    side = 0
-    if any(recipe.augment.small_views for recipe in own.values()):
-        side = load(base.data, progress).train.images.shape[-1]
+    if data_path:
+        base = replace(base, data=replace(base.data, path=str(data_path)))
+    base = replace(base, train=replace(base.train, device=device or base.train.device))
+    kind = run.pick_device(base.train.device).split(":")[0]
+    own = {name: own_recipe(base, path, name) for name in methods}
+    data = load(base.data, progress)
+    side = data.train.images.shape[-1]
     recipes = {name: under_one_budget(base, recipe, side) for name, recipe in own.items()}
-    if budget == "time":
-        seconds = {}
-        for number, (name, recipe) in enumerate(recipes.items()):
-            progress(number, len(recipes), "timing the methods")
-            seconds[name] = seconds_per_epoch(recipe)
-        longest = max(seconds[name] * recipe.train.epochs for name, recipe in recipes.items())
-        for name, recipe in recipes.items():
-            epochs = max(1, round(longest / seconds[name]))
-            recipes[name] = replace(recipe, train=replace(recipe.train, epochs=epochs))
-    return [
-        Planned(
-            name, seed, replace(recipe, train=replace(recipe.train, seed=seed)), out / f"{name}-seed{seed}"
+    for name, recipe in recipes.items():
+        try:
+            check(run.build_method(recipe, data), recipe, data, processes=1)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    epochs = timed_epochs(recipes, out, kind, progress) if budget == "time" else {}
+
+    def planned(recipe: Recipe[Any], seed: int) -> Planned:
+        name = recipe.method_name
+        train = replace(recipe.train, seed=seed, epochs=epochs.get(name, recipe.train.epochs))
+        return Planned(name, seed, replace(recipe, train=train), out / f"{name}-seed{seed}")
+
+    asked = {one.folder: one for one in (planned(r, seed) for r in recipes.values() for seed in seeds)}
+    stored = [run.stored_recipe(found.parent) for found in sorted(out.glob("*-seed*/recipe.json"))]
+    there = [planned(under_one_budget(base, recipe, side), recipe.train.seed) for recipe in stored]
+    earlier = {one.folder: one for one in there if one.folder not in asked}
+    for one in [*asked.values(), *earlier.values()]:
+        check_run(one, data)
+    runs = [*asked.values(), *(one for one in earlier.values() if one.finished)]
+    # What is finished first: it is quickly read, and the table is then full however soon the rest is stopped.
+    return sorted(runs, key=lambda one: not one.finished)
+
+
+def own_recipe(base: Recipe[Any], path: Path, method: str) -> Recipe[Any]:
+    if method not in METHODS:
+        raise InputError(
+            f"there is no method {method!r}{did_you_mean(method, METHODS)}; methods: {', '.join(METHODS)}"
         )
-        for name, recipe in recipes.items()
-        for seed in seeds
-    ]
-
-
-def own_recipe(path: Path, method: str) -> Recipe[Any]:
     beside = path.with_name(f"{method}.toml")
-    return load_recipe(beside) if beside.exists() else Recipe(method=METHODS[method].Settings())
+    if base.method_name == method:
+        return base
+    if not beside.exists():
+        return Recipe(method=METHODS[method].Settings())
+    own = load_recipe(beside)
+    if own.method_name != method:
+        raise InputError(
+            f"{beside} holds the method {own.method_name} and would be taken for {method}'s settings; "
+            "rename it, or correct its method.name"
+        )
+    return own
 
 
-def under_one_budget(base: Recipe[Any], own: Recipe[Any], side: int) -> Recipe[Any]:
-    """`own`'s method and views, for as many epochs as show it as many images of `side` pixels as `base`."""
-    views = {
-        "views": own.augment.views,
-        "small_views": own.augment.small_views,
-        "small_size": own.augment.small_size,
-        "small_crop_area": own.augment.small_crop_area,
-    }
-    epochs = max(1, round(base.train.epochs * full_views(base.augment, side) / full_views(own.augment, side)))
-    augment = replace(base.augment, **views)  # type: ignore[arg-type]
-    return replace(base, method=own.method, augment=augment, train=replace(base.train, epochs=epochs))
+def check_run(one: Planned, data: Data) -> None:
+    """What lies in the run's folder is the planned run, or nothing."""
+    if not one.finished:
+        run.check_folder(one.folder, one.recipe, resume=True)
+        if not (one.folder / "recipe.json").exists():
+            return
+    check_recipe(recipe_to_dict(run.stored_recipe(one.folder)), one.recipe, one.folder)
+    facts = json.loads((one.folder / "recipe.json").read_text(encoding="utf-8"))
+    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
+    if any(facts.get(name, value) != value for name, value in now.items()):
+        raise InputError(
+            f"{one.folder} was trained on other data than lie at {one.recipe.data.path!r} now; "
+            "restore those, or put the comparison elsewhere with --out FOLDER"
+        )
 
 
-def full_views(augment: AugmentSettings, side: int) -> float:
-    """How many full images a step encodes for each of the batch; a small view counts by its pixels."""
-    small = augment.small_views * (augment.small_size / side) ** 2 if augment.small_views else 0
-    return augment.views + small
-
-
-def seconds_per_epoch(recipe: Recipe[Any]) -> float:
-    """Of a second epoch: the first one also compiles and warms up."""
-    two = replace(recipe, train=replace(recipe.train, epochs=2))
-    with tempfile.TemporaryDirectory() as folder:
-        rows = read_rows(run.train(two, Path(folder) / "run") / "metrics.jsonl")
-    ends = [row["seconds"] for row in rows if row["epoch"] in (1.0, 2.0)]
-    return max(ends[-1] - ends[0], 1e-3)
-
-
-def carry_out(
-    planned: Planned,
-    watch: Watcher,
-    progress: OnProgress,
-    found: Callable[[str, Findings], None],
-    command: str,
-) -> Result:
+def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: str) -> Result:
     """Trains and judges one run, or goes on where it was left, or only reads what is there."""
-    folder = planned.folder
-    if not (folder / "encoder.safetensors").exists():
-        run.train(planned.recipe, folder, True, watch, progress, command)
-    findings = run.read_findings(folder)
-    if "map2d" not in findings:  # the last that an evaluation leaves
-        findings = run.evaluate(folder, planned.recipe.evaluate, progress=progress, found=found)
+    folder, recipe = planned.folder, planned.recipe
+    try:
+        if not planned.finished:
+            run.train(recipe, folder, True, watch, progress, command)
+        findings = run.read_findings(folder, recipe.evaluate)
+        if not findings:
+            where = recipe.data.path or None
+            findings = run.evaluate(folder, recipe.evaluate, where, recipe.train.device, progress)
+    except Interrupted:
+        raise
+    except RunError as error:  # the other runs can do without this one
+        return Result(planned.method, planned.seed, failed=str(error))
     rows = read_rows(folder / "metrics.jsonl")
     scores = {
         title: findings[name].scores[score] for title, (name, score) in COLUMNS.items() if name in findings
     }
     scores["minutes"] = rows[-1]["seconds"] / 60
-    scores["images/s"] = statistics.median(row["images_per_second"] for row in rows)
+    scores[SPEED] = statistics.median(row["images_per_second"] for row in rows)
     return Result(planned.method, planned.seed, scores)
 
 
 def table(results: list[Result]) -> list[list[str]]:
     """A head and one row a method: mean, spread over the seeds, and cost."""
-    head = ["method", *COLUMNS, "minutes a run", "images/s", "seeds"]
+    titles = [title for title in COLUMNS if any(title in result.scores for result in results)]
     rows = []
     for method in dict.fromkeys(result.method for result in results):
-        own = [result.scores for result in results if result.method == method]
+        own = [result.scores for result in results if result.method == method and not result.failed]
+        failed = sum(result.method == method and bool(result.failed) for result in results)
         cells = [method]
-        for title in COLUMNS:
+        for title in titles:
             values = [scores[title] for scores in own if title in scores]
             spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
             cells.append(f"{statistics.fmean(values):.2f}{spread}" if values else "")
-        cells.append(f"{statistics.fmean(scores['minutes'] for scores in own):.2f}")
-        cells.append(f"{statistics.fmean(scores['images/s'] for scores in own):,.0f}")
-        rows.append([*cells, str(len(own))])
-    return [head, *rows]
+        cells.append(f"{statistics.fmean(scores['minutes'] for scores in own):.2f}" if own else "")
+        cells.append(f"{statistics.fmean(scores[SPEED] for scores in own):,.0f}" if own else "")
+        rows.append([*cells, f"{len(own)}, {failed} failed" if failed else str(len(own))])
+    return [["method", *titles, "minutes a run", SPEED, "seeds"], *rows]
 
 
-def write(out: Path, results: list[Result], folders: list[Path]) -> Path:
-    """compare.md, compare.json and report.html in the comparison's folder; returns the report's path."""
+def in_order(results: list[Result]) -> list[Result]:
+    """As the methods are listed: the table is of the folder, whatever this call asked for first."""
+    return sorted(results, key=lambda result: (list(METHODS).index(result.method), result.seed))
+
+
+def write(out: Path, results: list[Result]) -> None:
+    """compare.md and compare.json in the comparison's folder."""
     head, *rows = table(results)
-    lines = [head, ["---"] * len(head), *rows]
-    write_text(out / "compare.md", "".join(f"| {' | '.join(line)} |\n" for line in lines))
-    write_json(out / "compare.json", [{"method": r.method, "seed": r.seed, **r.scores} for r in results])
-    return run.report(folders, out / "report.html")
+    lines = [f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows)]
+    failures = [f"\n{r.method}, seed {r.seed} failed: {r.failed}\n" for r in results if r.failed]
+    out.mkdir(parents=True, exist_ok=True)  # a run that fails may leave none
+    write_text(out / "compare.md", "".join(lines + failures))
+    entries = [
+        {"method": r.method, "seed": r.seed, **({"failed": r.failed} if r.failed else r.scores)}
+        for r in results
+    ]
+    write_json(out / "compare.json", entries)

@@ -1,4 +1,4 @@
-"""The verbs: train, evaluate, report, demo. Each reads as what it does; the rooms do the work.
+"""The verbs: train, evaluate, report. Each reads as what it does; the rooms do the work.
 
 A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors, findings/, report.html.
 """
@@ -34,7 +34,7 @@ from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.rank import Rank
 from varcon.files import replacing, write_json
 from varcon.methods import METHODS
-from varcon.recipe import Recipe, load_recipe, recipe_to_dict
+from varcon.recipe import Recipe, differences, load_recipe, recipe_to_dict
 
 RUNS = Path("runs")
 
@@ -107,11 +107,10 @@ def evaluate(
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
     frozen = FrozenEncoder(encoder, data, where, progress)
-    probe = "linear" if settings.linear.augment == "none" else "linear-augmented"
     tasks: dict[str, tuple[Evaluation, FrozenEncoder]] = {
         "pixels": (settings.knn, raw_pixels(data, where)),
         "knn": (settings.knn, frozen),
-        probe: (settings.linear, frozen),
+        settings.linear.name: (settings.linear, frozen),
         "rank": (Rank(), frozen),
     }
     if (folder / "classifier.safetensors").exists():
@@ -191,7 +190,8 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
     # Under torchrun the first process makes the folder while others still start; it alone looks.
     if os.environ.get("RANK", "0") != "0" or not folder.exists():
         return
-    if folder.is_dir() and not any(folder.iterdir()):
+    # A kill while recipe.json was being written leaves its beginning, under a name of its own.
+    if folder.is_dir() and all(path.name.startswith(".recipe.json.") for path in folder.iterdir()):
         return
     if not (folder / "recipe.json").exists():
         raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
@@ -241,18 +241,37 @@ def stored_recipe(folder: Path) -> Recipe[Any]:
     return load_recipe(path)
 
 
-def read_findings(folder: Path) -> dict[str, Findings]:
-    """The scores that evaluations have left in a run's folder."""
+def read_findings(folder: Path, settings: EvaluateSettings) -> dict[str, Findings]:
+    """The scores that an evaluation with these settings has left; none unless all of them are there."""
+    expected: dict[str, Any] = {
+        "pixels": settings.knn,
+        "knn": settings.knn,
+        settings.linear.name: settings.linear,
+        "rank": Rank(),
+        "map2d": settings.map2d,
+    }
+    if (folder / "classifier.safetensors").exists():
+        expected["classifier"] = OwnClassifier
     found = {}
-    for path in sorted((folder / "findings").glob("*.json")):
+    for name, evaluation in expected.items():
+        path = folder / "findings" / f"{name}.json"
+        if not path.exists():
+            return {}
         try:
-            found[path.stem] = Findings(json.loads(path.read_text(encoding="utf-8"))["scores"])
-        except (json.JSONDecodeError, KeyError, TypeError):
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            found[name] = Findings(stored["scores"])
+            if differences(stored["settings"], settings_of(evaluation)):
+                return {}
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None
     return found
 
 
-def write_findings(folder: Path, name: str, findings: Findings, settings: Any, seconds: float) -> None:
+def settings_of(evaluation: Any) -> dict[str, Any]:
+    return dataclasses.asdict(evaluation) if hasattr(evaluation, "__dataclass_fields__") else {}
+
+
+def write_findings(folder: Path, name: str, findings: Findings, evaluation: Any, seconds: float) -> None:
     target = folder / "findings"
     target.mkdir(exist_ok=True)
     if findings.arrays:
@@ -260,7 +279,7 @@ def write_findings(folder: Path, name: str, findings: Findings, settings: Any, s
             np.savez_compressed(file, **findings.arrays)  # type: ignore[arg-type]
     facts = {
         "scores": findings.scores,
-        "settings": dataclasses.asdict(settings) if hasattr(settings, "__dataclass_fields__") else {},
+        "settings": settings_of(evaluation),
         "seconds": round(seconds, 3),
     }
     write_json(target / f"{name}.json", facts)

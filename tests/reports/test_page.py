@@ -219,6 +219,12 @@ def test_other_methods_lack_terms_and_temperature(tmp_path: Path) -> None:
     assert "τ₂" not in text
 
 
+def test_a_loss_with_more_terms_is_not_called_their_sum(tmp_path: Path) -> None:
+    """VarCon with a PaCo loss adds that one, weighted, to the KL and NLL terms."""
+    text = words(report(make_run(tmp_path / "run", name="varcon-paco")))
+    assert "The loss went from 3.5 to 0.75. Below" in text
+
+
 def test_the_map_falls_back_on_the_predictions_of_knn(tmp_path: Path) -> None:
     folder = untrained(make_run(tmp_path / "run"))
     add_finding(folder, "knn", {}, predictions=np.array([0, 1, 2, 0]))

@@ -34,6 +34,11 @@ class LinearProbe:
         if not self.learning_rate > 0:
             raise InputError(f"linear.learning_rate is {self.learning_rate}; it must be above 0")
 
+    @property
+    def name(self) -> str:
+        """Of the findings: the two kinds of probe do not compare."""
+        return "linear" if self.augment == "none" else "linear-augmented"
+
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         device = encoder.device
         train, test = encoder.features(data.train), encoder.features(data.test)

@@ -129,7 +129,8 @@ def _losses(run: Run) -> Drawing | None:
     panels = [plots.Panel(lines, "loss", height=2)]
     first, last = run.metrics["loss"][[0, -1]]
     caption = f"The loss went from {first:.3g} to {last:.3g}"
-    caption += "; it is the sum of its two terms." if len(shown) == 3 else "."
+    # Other methods with these terms add more to them.
+    caption += "; it is the sum of its two terms." if run.method == "varcon" and len(shown) == 3 else "."
     if "confidence" in run.metrics:
         panels.append(plots.Panel([_line(run, "confidence")], "confidence", height=0.9))
         caption += " Below: the mean probability given to the true class."
