@@ -35,9 +35,23 @@ def _tile(x, rows, channels, row, channel):
 
 
 @triton.jit
+def _from_the_end(channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """This program's rows, channels and block of channels, the last rows first.
+
+    A pass that reads what another has just read or written starts where that one ended, in the cache; and a
+    convolution after it starts with the rows that this one wrote last.
+    """
+    blocks = tl.cdiv(channels, CHANNELS)
+    place = tl.num_programs(0) - 1 - tl.program_id(0)
+    block = place % blocks
+    return (place // blocks) * ROWS + tl.arange(0, ROWS), block * CHANNELS + tl.arange(0, CHANNELS), block
+
+
+@triton.jit
 def _moments_kernel(x, sums, rows, channels, rows_each, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """Each program's share of sum(x - x0) and sum((x - x0)^2); x0 is the first row, lest they cancel."""
-    part, block = tl.program_id(0), tl.program_id(1)
+    blocks = tl.cdiv(channels, CHANNELS)
+    part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     channel = block * CHANNELS + tl.arange(0, CHANNELS)
     exists = channel < channels
     origin = tl.load(x + channel, mask=exists, other=0).to(tl.float32)
@@ -101,8 +115,7 @@ def _apply_kernel(
     x, skip, y, alive, mean, rstd, weight, bias, rows, channels,
     ADD: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    row, channel, block = _from_the_end(channels, ROWS, CHANNELS)
     scale, shift = _scale_and_shift(mean, rstd, weight, bias, channel, channel < channels)
     places, inside = _tile(x, rows, channels, row, channel)
     value = tl.load(places, mask=inside, other=0).to(tl.float32) * scale[None, :] + shift[None, :]
@@ -113,7 +126,7 @@ def _apply_kernel(
         if ADD:
             bits = tl.reshape((value > 0).to(tl.int32), [ROWS, CHANNELS // 8, 8])
             bits = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2)
-            byte = tl.program_id(1) * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
+            byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
             places, inside = _tile(alive, rows, channels // 8, row, byte)
             tl.store(places, bits.to(tl.uint8), mask=inside)
         value = tl.maximum(value, 0.0)
@@ -130,7 +143,8 @@ def _gradient_sums_kernel(
 
     With a residual sum g is also the skip's gradient and is written out, for `_gradient_kernel` to read.
     """
-    part, block = tl.program_id(0), tl.program_id(1)
+    blocks = tl.cdiv(channels, CHANNELS)
+    part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
     channel = block * CHANNELS + tl.arange(0, CHANNELS)
     exists = channel < channels
     centre = tl.load(mean + channel, mask=exists, other=0)
@@ -182,8 +196,7 @@ def _gradient_kernel(
     x, by_y, by_y_too, by_x, by_weight, by_bias, mean, rstd, weight, bias, rows, channels,
     TWO: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    row, channel, _ = _from_the_end(channels, ROWS, CHANNELS)
     exists = channel < channels
     centre = tl.load(mean + channel, mask=exists, other=0)
     inverse = tl.load(rstd + channel, mask=exists, other=0)
@@ -218,8 +231,8 @@ class _Shape:
         tiles_each = triton.cdiv(tiles, max(1, PROGRAMS // self.blocks))
         self.rows_each = tiles_each * self.tile
         self.parts = triton.cdiv(tiles, tiles_each)
-        self.everywhere = (tiles, self.blocks)
-        self.in_parts = (self.parts, self.blocks)
+        self.everywhere = (tiles * self.blocks,)
+        self.in_parts = (self.parts * self.blocks,)
 
 
 class _NormAddReLU(torch.autograd.Function):
