@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -12,14 +12,16 @@ from torch import Tensor, nn
 
 from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
 from varcon.engine.distributed import gather_batch
+from varcon.limits import not_negative, one_of
 from varcon.losses import cross_entropy as losses
 
 BINS = 15  # of confidence, AdaFocal's
+Loss = Literal["cross-entropy", "focal", "dual-focal", "adafocal"]
 
 
 @dataclass(frozen=True)
 class CrossEntropySettings:
-    loss: Literal["cross-entropy", "focal", "dual-focal", "adafocal"] = "cross-entropy"
+    loss: Loss = "cross-entropy"
     label_smoothing: float = 0.0  # share of the target spread over all classes
     mixup: float = 0.0  # alpha of the Beta distribution of blended images; 0: none
     gamma: float = 3.0  # of focal and dual focal; where adafocal starts from 1
@@ -28,12 +30,12 @@ class CrossEntropySettings:
     def __post_init__(self) -> None:
         if not 0 <= self.label_smoothing < 1:
             raise InputError(f"method.label_smoothing is {self.label_smoothing}; it must lie in [0, 1)")
+        one_of(get_args(Loss), self, "loss")
+        not_negative(self, "mixup", "gamma", "adafocal_rate")
         if self.loss != "cross-entropy" and (self.label_smoothing or self.mixup):
             raise InputError(
                 f"method.loss {self.loss!r} takes labels as they are; set mixup and smoothing to 0"
             )
-        if self.mixup < 0 or self.gamma < 0:
-            raise InputError("method.mixup and method.gamma must not be negative")
 
 
 class CrossEntropy(Method):

@@ -10,6 +10,7 @@ from torch import Tensor
 from varcon.core import Batch, Encoder, Method, Progress, StepOutput
 from varcon.engine.distributed import gather_batch, rank, sum_over_processes, world_size
 from varcon.layers import NormedHead, Prototypes, Queue, unit
+from varcon.limits import above_zero, at_least
 from varcon.losses.swav import sinkhorn, swapped
 
 
@@ -25,10 +26,18 @@ class SwAVSettings:
     hidden: int = 2048
     dimensions: int = 128  # of the projection
 
+    def __post_init__(self) -> None:
+        above_zero(self, "temperature", "sharpness")
+        at_least(0, self, "frozen_epochs", "queue", "queue_from")
+        at_least(1, self, "iterations", "hidden", "dimensions")
+        at_least(2, self, "prototypes")  # one would be everybody's
+
 
 class SwAV(Method):
     Settings = SwAVSettings
     uses_labels = False
+    least_views = most_views = 2
+    takes_small_views = True
     settings: SwAVSettings
 
     def __init__(self, encoder: Encoder, settings: SwAVSettings, num_classes: int) -> None:
@@ -48,7 +57,7 @@ class SwAV(Method):
         embeddings = [unit(self.head(self.encoder(view))) for view in batch.views]
         scores = [self.prototypes(z) for z in embeddings]
         losses = []
-        for source in (0, 1):  # only full views are assigned; all others predict them
+        for source in (0, 1):  # the full views are assigned; all others predict them
             assignments = self.assign(source, embeddings[source].detach(), scores[source].detach())
             for target, predicted in enumerate(scores):
                 if target != source:
