@@ -120,6 +120,29 @@ def test_the_queue_takes_part_in_the_assignment(generator):
     assert (got - alone).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("queue", "queue_from", "joins"),  # batches of 12, four steps an epoch; the step from which it joins
+    [(24, 0, 2), (30, 0, 3), (24, 1, 4), (60, 1, 5), (0, 0, None)],
+)
+def test_swavs_queue_joins_when_it_is_due_and_full(queue, queue_from, joins):
+    """Its unfilled rows are zeros, alike to all prototypes, which would have a share in each of them."""
+    method = build("swav", queue=queue, queue_from=queue_from, frozen_epochs=0).float()
+    for step in range(8):
+        batch = draw_batch(step)
+        batch.views = [view.float() for view in batch.views]
+        method.before_step(Progress(step, 8, 4))
+        assert method.queue_in_use == method.phase == (joins is not None and step >= joins), step
+        z = torch.nn.functional.normalize(method.head(method.encoder(batch.views[0])), dim=1).detach()
+        others = method.queues[0].vectors.clone() if method.queue_in_use else z[:0]
+        scores = method.prototypes(torch.cat([z, others])).detach()
+        expected = sinkhorn(scores, method.settings.sharpness, method.settings.iterations)[:12]
+        torch.testing.assert_close(method.assign(0, z, method.prototypes(z).detach()), expected)
+    resumed = build("swav", queue=queue, queue_from=queue_from)
+    resumed.load_state_dict(method.state_dict())
+    resumed.before_step(Progress(8, 8, 4))
+    assert resumed.queue_in_use == method.queue_in_use
+
+
 def test_only_the_students_learn():
     """The teachers of MoCo, BYOL and PaCo get no gradient, and move after a step only as averages."""
     for name in ("moco", "byol", "paco", "varcon-paco"):
