@@ -16,7 +16,9 @@ from varcon.methods.supcon import Pairs, Pairwise
 
 @dataclass(frozen=True)
 class XCLRSettings:
-    similarity: str = "identity"  # of classes: a .npy file, "names" (by a text encoder) or "identity"
+    similarity: str = "identity"
+    """of classes: a .npy file, "names" (by a text encoder, as in the paper), "superclasses" (CIFAR-100's), or
+    "identity", which says nothing of any two classes and makes this SupCon with a softened target"""
     temperature: float = 0.07
     similarity_temperature: float = 0.1  # of the target
     dimensions: int = 128  # of the projection
