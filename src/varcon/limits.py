@@ -14,7 +14,7 @@ def above_zero(settings: Any, *names: str) -> None:
 
 
 def not_negative(settings: Any, *names: str) -> None:
-    _require(settings, names, lambda value: 0 <= value < math.inf, "must not be negative, and finite")
+    _require(settings, names, lambda value: 0 <= value < math.inf, "must be at least 0 and finite")
 
 
 def at_least(least: int, settings: Any, *names: str) -> None:

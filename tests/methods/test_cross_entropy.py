@@ -116,7 +116,7 @@ def test_adafocal_softens_where_it_is_too_sure():
     [
         ({"label_smoothing": 1.0}, r"label_smoothing is 1.0; it must lie in \[0, 1\)"),
         ({"loss": "focal", "mixup": 0.2}, "takes labels as they are"),
-        ({"mixup": -1.0}, "must not be negative"),
+        ({"mixup": -1.0}, "mixup is -1.0; it must be at least 0"),
     ],
 )
 def test_mistakes(settings, words):
