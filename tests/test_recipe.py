@@ -103,13 +103,17 @@ def test_every_recipe_trains_two_steps(path, generator):
 
     from varcon.augment import augment
     from varcon.core import Batch
+    from varcon.engine.loop import check_views
     from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
+    from varcon.layers import check_queues
 
     recipe = load_recipe(path)
     sizes = {"digits": (8, 10), "cifar10": (32, 10), "cifar100": (32, 100)}
     size, classes = sizes[recipe.data.name]
     torch.manual_seed(0)
     method = METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, classes)
+    check_views(method, recipe)
+    check_queues(method, recipe.train.batch_size)
     optimizer = build_optimizer(method, recipe.train)
     before = [parameter.detach().clone() for parameter in method.encoder.parameters()]
     images = torch.randint(0, 256, (6, 3, size, size), dtype=torch.uint8, generator=generator)
@@ -129,6 +133,16 @@ def test_every_recipe_trains_two_steps(path, generator):
         method.after_step()
         assert output.loss.isfinite()
     assert all((now != old).any() for now, old in zip(method.encoder.parameters(), before, strict=True))
+
+
+def test_the_paco_family_on_cifar100_is_its_authors():
+    """lr 0.05 for a batch of 128 and weight decay 5e-4; a recipe's rate is that of a batch of 256."""
+    family = [path for path in RECIPES if path.parent.name == "cifar100" and "paco" in path.stem]
+    assert len(family) == 4
+    for path in family:
+        recipe = load_recipe(path)
+        assert (recipe.train.learning_rate * 128 / 256, recipe.train.weight_decay) == (0.05, 5e-4)
+        assert (recipe.method.alpha, recipe.method.temperature, recipe.method.queue) == (0.01, 0.07, 1024)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")

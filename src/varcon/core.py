@@ -84,6 +84,9 @@ class Method(nn.Module):
 
     Settings: ClassVar[type]
     uses_labels: ClassVar[bool]
+    least_views: ClassVar[int] = 1  # of an image, those of augment.views
+    most_views: ClassVar[int | None] = None  # None: as many as there are
+    takes_small_views: ClassVar[bool] = False  # those of augment.small_views
     encoder: Encoder  # what survives training
     classifier: nn.Linear | None  # on the encoder's features, of a method that trains one
     phase: Hashable = None  # before_step changes it where forward is to take another path from then on

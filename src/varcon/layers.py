@@ -94,6 +94,10 @@ class Queue(nn.Module):
     def usable(self) -> Tensor:
         return torch.arange(len(self.labels), device=self.labels.device) < self.pushed
 
+    def is_full(self) -> bool:
+        """Waits for the device."""
+        return int(self.pushed) >= len(self.labels)
+
     @torch.no_grad()
     def push(self, vectors: Tensor, labels: Tensor) -> None:
         size, count = len(self.labels), len(labels)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from varcon.core import InputError
-from varcon.data.similarity import class_similarity
+from varcon.data.similarity import SUPERCLASSES, class_similarity
 
 NAMES = ["cat", "sea_lion", "truck"]
 
@@ -29,9 +29,51 @@ def test_files_that_do_not_serve(tmp_path):
     np.save(tmp_path / "nan.npy", np.full((3, 3), np.nan))
     with pytest.raises(InputError, match="holds NaN"):
         class_similarity(str(tmp_path / "nan.npy"), NAMES)
+    np.savez(tmp_path / "several.npz", a=np.eye(3), b=np.eye(3))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "several.npz").read_bytes()[:200])
     (tmp_path / "text.npy").write_text("hello")
-    with pytest.raises(InputError, match=r"is not a readable \.npy array"):
-        class_similarity(str(tmp_path / "text.npy"), NAMES)
+    np.save(tmp_path / "words.npy", np.full((3, 3), "alike"))
+    np.save(tmp_path / "complex.npy", np.eye(3) * 1j)
+    for name in ("several.npz", "cut.npz", "text.npy", "words.npy", "complex.npy"):
+        with pytest.raises(InputError, match=rf"{name} is not a readable \.npy array of numbers"):
+            class_similarity(str(tmp_path / name), NAMES)
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        [[-5, 3, 0], [9, 0, 0], [0, 0, 1]],
+        [[1, 0, 0], [0, 0.9, 0], [0, 0, 1]],  # a class unlike itself
+        [[1, 2, 0], [0, 1, 0], [0, 0, 1]],  # and one more like another
+        [[1, -1e39, 0], [0, 1, 0], [0, 0, 1]],  # finite in float64 only
+    ],
+)
+def test_tables_that_are_no_cosines(tmp_path, matrix):
+    np.save(tmp_path / "classes.npy", np.array(matrix, dtype=np.float64))
+    with pytest.raises(InputError, match=r"from -1 to 1, with 1 on the diagonal"):
+        class_similarity(str(tmp_path / "classes.npy"), NAMES)
+
+
+def test_whole_numbers_and_half_precision_serve(tmp_path):
+    np.save(tmp_path / "whole.npy", np.eye(3, dtype=np.int64))
+    assert torch.equal(class_similarity(str(tmp_path / "whole.npy"), NAMES), torch.eye(3))
+    rounded = np.array([[1, 0.3, 0], [0.3, 1.0005, 0], [0, 0, 1]], dtype=np.float16)
+    np.save(tmp_path / "half.npy", rounded)
+    assert class_similarity(str(tmp_path / "half.npy"), NAMES).dtype == torch.float32
+
+
+def test_superclasses_of_cifar100():
+    names = [name for line in SUPERCLASSES.split("\n") for name in line.split()]
+    assert len(set(names)) == 100
+    matrix = class_similarity("superclasses", sorted(names))
+    assert torch.equal(matrix, matrix.T)
+    assert matrix.diagonal().tolist() == [1.0] * 100
+    assert ((matrix == 0.5).sum(1) == 4).all()
+    assert ((matrix == 0).sum(1) == 95).all()
+    few = class_similarity("superclasses", ["bus", "rose", "train"])  # whatever the order
+    assert few.tolist() == [[1, 0, 0.5], [0, 1, 0], [0.5, 0, 1]]
+    with pytest.raises(InputError, match=r"knows CIFAR-100's classes and not 'cat'"):
+        class_similarity("superclasses", NAMES)
 
 
 def test_from_names_by_a_text_encoder(monkeypatch):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from references.small_methods import CLASSES, SAMPLES, build, draw_batch
+from references.small_methods import CLASSES, SAMPLES, TinyEncoder, build, draw_batch
 
-from varcon.core import InputError, Progress
-from varcon.methods.cross_entropy import BINS, CrossEntropySettings
+from varcon.core import Batch, InputError, Progress
+from varcon.methods.cross_entropy import BINS, CrossEntropy, CrossEntropySettings
 
 
 def small_batch():
@@ -43,23 +43,44 @@ def test_focal_losses_weigh_by_confidence(loss, runner_up):
 def test_mixup_blends_images_and_targets_alike():
     method, batch = build("ce", mixup=0.4).float(), small_batch()
     method.before_step(Progress(7, 20, 5))
-    share = np.random.default_rng(7).beta(0.4, 0.4)
+    share = float(method.share)
+    assert 0 < share < 1
     images, labels = torch.cat(batch.views), batch.labels.repeat(2)
-    blended = share * images + (1 - share) * images.flip(0)
+    partners = torch.tensor([row + 1 if row % 2 == 0 else row - 1 for row in range(2 * SAMPLES)])
+    blended = share * images + (1 - share) * images[partners]
     log_p = logits_of(method, blended).log_softmax(1)
     rows = torch.arange(2 * SAMPLES)
-    expected = -(share * log_p[rows, labels] + (1 - share) * log_p[rows, labels.flip(0)]).mean()
+    expected = -(share * log_p[rows, labels] + (1 - share) * log_p[rows, labels[partners]]).mean()
     torch.testing.assert_close(method(batch).loss, expected)
 
 
-def test_mixup_draws_by_the_step_alone():
-    """So that a resumed run repeats; over many steps the draws have the mean and variance of the Beta."""
-    method, shares = build("ce", mixup=0.5), []
-    for step in range(2000):
+def test_an_odd_batch_leaves_its_last_image_unmixed():
+    method, batch = build("ce", mixup=0.4).float(), small_batch()
+    method.before_step(Progress(7, 20, 5))
+    batch = Batch([batch.views[0][:3]], batch.labels[:3], batch.indices[:3])
+    share = float(method.share)
+    first, second, last = batch.views[0]
+    blended = [share * first + (1 - share) * second, share * second + (1 - share) * first, last]
+    log_p = logits_of(method, torch.stack(blended)).log_softmax(1)
+    own = log_p.gather(1, batch.labels[:, None])[:, 0]
+    other = log_p.gather(1, batch.labels[[1, 0, 2]][:, None])[:, 0]
+    torch.testing.assert_close(method(batch).loss, -(share * own + (1 - share) * other).mean())
+
+
+def shares_of(seed, steps):
+    torch.manual_seed(seed)
+    method, shares = CrossEntropy(TinyEncoder(), CrossEntropySettings(mixup=0.5), CLASSES), []
+    for step in steps:
         method.before_step(Progress(step, 2000, 10))
         shares.append(float(method.share))
-    method.before_step(Progress(3, 2000, 10))
-    assert float(method.share) == shares[3]
+    return shares
+
+
+def test_mixup_draws_by_seed_and_step_alone():
+    """So that a resumed run repeats and another seed does not; the draws are those of the Beta."""
+    shares, others = shares_of(0, range(2000)), shares_of(1, range(2000))
+    assert shares_of(0, [3, 1500]) == [shares[3], shares[1500]]
+    assert abs(np.corrcoef(shares, others)[0, 1]) < 0.1
     assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
     assert np.var(shares) == pytest.approx(0.125, abs=0.01)  # 1 / (4 (2 alpha + 1))
 
@@ -95,7 +116,7 @@ def test_adafocal_softens_where_it_is_too_sure():
     [
         ({"label_smoothing": 1.0}, r"label_smoothing is 1.0; it must lie in \[0, 1\)"),
         ({"loss": "focal", "mixup": 0.2}, "takes labels as they are"),
-        ({"mixup": -1.0}, "must not be negative"),
+        ({"mixup": -1.0}, "mixup is -1.0; it must be at least 0"),
     ],
 )
 def test_mistakes(settings, words):

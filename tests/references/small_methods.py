@@ -12,6 +12,14 @@ from varcon.methods import METHODS
 CLASSES, SAMPLES = 3, 12
 # What a method's own defaults make too large for a test; all else stays as it is.
 SMALLER = {"queue": 24, "hidden": 16, "dimensions": 8, "prototypes": 6}
+# What two processes train: every method as it is, and the settings that exchange something else.
+CASES = [(name, {}) for name in METHODS] + [
+    ("supcon", {"form": "in"}),
+    ("ce", {"loss": "adafocal"}),  # gathers its confidences
+    ("ce", {"mixup": 0.4, "label_smoothing": 0.1}),  # draws alike in both, and pairs the same images
+    ("swav", {"queue_from": 0}),  # shares out the queue, full after two of the four steps
+    ("varcon", {"references": "ema", "classes": "all"}),
+]
 
 
 class TinyEncoder(Encoder):
@@ -54,9 +62,9 @@ def part_of(batch, rank):
     return Batch([view[half] for view in batch.views], batch.labels[half], batch.indices[half])
 
 
-def train(name, rank, divided, steps=4):
+def train(name, settings, rank, divided, steps=4):
     """The gradients of each step and the state at the end."""
-    method = build(name, batch_norm=False).double()
+    method = build(name, batch_norm=False, **settings).double()
     model = distributed.synchronised(method, torch.device("cpu"))
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.05, momentum=0.9)
     gradients = []
@@ -76,6 +84,6 @@ def worker(rank, folder):
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
     )
-    for name in METHODS:
-        torch.save(train(name, rank, divided=True), f"{folder}/{name}-{rank}.pt")
+    for number, (name, settings) in enumerate(CASES):
+        torch.save(train(name, settings, rank, divided=True), f"{folder}/{number}-{rank}.pt")
     torch.distributed.destroy_process_group()

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from varcon.augment import draw_views
 from varcon.core import Batch, Data, InputError, Method, Progress, RunError, StepOutput
@@ -123,6 +123,13 @@ def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> No
             f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
         )
     check_queues(method, batch_size)
+    check_views(method, recipe)
+    normalises = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in method.modules())
+    if normalises and batch_size < 2 * processes:
+        raise InputError(
+            f"train.batch_size is {batch_size}, but batch normalisation needs at least 2 images in each "
+            f"process; raise it to {2 * processes} or more"
+        )
     views = draw_views(data.train.images[:1], recipe.augment, data.mean, data.std, torch.Generator())
     encoder = method.encoder.eval()  # which leaves batch statistics alone
     for view in views:
@@ -133,6 +140,22 @@ def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> No
                 f"{encoder.features}; correct its attribute `features`"
             )
     encoder.train()
+
+
+def check_views(method: Method, recipe: Recipe[Any]) -> None:
+    """A view too many would be paid for and not looked at; one too few has nothing to be compared with."""
+    name, views, small_views = recipe.method_name, recipe.augment.views, recipe.augment.small_views
+    least, most = method.least_views, method.most_views
+    if views < least or (most is not None and views > most):
+        wanted = least if least == most else f"{least} or more" if most is None else f"{least} to {most}"
+        raise InputError(
+            f"augment.views is {views}, but method {name} compares {wanted} views of an image; "
+            f"set it to {wanted}"
+        )
+    if small_views and not method.takes_small_views:
+        raise InputError(
+            f"augment.small_views is {small_views}, but method {name} takes no small views; set it to 0"
+        )
 
 
 def epoch_order(images: int, seed: int, epoch: int, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""Parametric contrastive learning: PaCo (Cui et al., 2021) and GPaCo (Cui et al., 2023)."""
+"""Parametric contrastive learning: PaCo (Cui et al., ICCV 2021) and GPaCo (Cui et al., TPAMI 2023)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""X-CLR (Sobal et al., 2024): contrast graded by a given similarity of the classes."""
+"""X-CLR (Sobal et al., ICLR 2025): contrast graded by a given similarity of the classes."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from varcon.core import Batch, Encoder, Method, Progress, StepOutput
 from varcon.layers import NormedHead, Teacher, rising_momentum
+from varcon.limits import at_least, share
 from varcon.losses.byol import regression
 
 
@@ -17,10 +18,15 @@ class BYOLSettings:
     hidden: int = 4096  # of projection and prediction
     dimensions: int = 256
 
+    def __post_init__(self) -> None:
+        share(self, "momentum")
+        at_least(1, self, "hidden", "dimensions")
+
 
 class BYOL(Method):
     Settings = BYOLSettings
     uses_labels = False
+    least_views = most_views = 2
     settings: BYOLSettings
 
     def __init__(self, encoder: Encoder, settings: BYOLSettings, num_classes: int) -> None:
@@ -34,7 +40,7 @@ class BYOL(Method):
         self.teacher.set_momentum(rising_momentum(self.settings.momentum, progress))
 
     def forward(self, batch: Batch) -> StepOutput:
-        first, second = batch.views[:2]
+        first, second = batch.views
         losses = regression(self.predictor(self.student(first)), self.teacher(second))
         losses = losses + regression(self.predictor(self.student(second)), self.teacher(first))
         return StepOutput(losses.mean(), {})

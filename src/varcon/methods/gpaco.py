@@ -1,4 +1,4 @@
-"""GPaCo: learned class centres join the contrast of both views of a batch (Cui et al., 2022)."""
+"""GPaCo: learned class centres join the contrast of both views of a batch (Cui et al., TPAMI 2023)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from varcon.core import Batch, Encoder, Method, StepOutput
+from varcon.core import Batch, Encoder, InputError, Method, StepOutput
 from varcon.engine.distributed import gather_batch, own_positions
 from varcon.layers import Queue, unit
+from varcon.limits import above_zero, at_least, not_negative
 from varcon.losses.paco import paco
 
 
@@ -22,6 +23,13 @@ class GPaCoSettings:
     temperature: float = 0.2
     queue: int = 8192
     dimensions: int = 128  # of the projection
+
+    def __post_init__(self) -> None:
+        not_negative(self, "alpha", "beta", "gamma")
+        above_zero(self, "temperature")
+        at_least(1, self, "queue", "dimensions")
+        if self.alpha == self.beta == 0:
+            raise InputError("method.alpha and method.beta are both 0, which leaves no loss; raise one")
 
 
 class GPaCo(Method):

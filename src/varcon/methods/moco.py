@@ -9,6 +9,7 @@ from torch import nn
 from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.engine.distributed import gather_batch
 from varcon.layers import ProjectionHead, Queue, Teacher, unit
+from varcon.limits import above_zero, at_least, share
 from varcon.losses.contrast import info_nce
 
 
@@ -19,10 +20,16 @@ class MoCoSettings:
     queue: int = 65536
     dimensions: int = 128  # of the projection
 
+    def __post_init__(self) -> None:
+        above_zero(self, "temperature")
+        share(self, "momentum")
+        at_least(1, self, "queue", "dimensions")
+
 
 class MoCo(Method):
     Settings = MoCoSettings
     uses_labels = False
+    least_views = most_views = 2
     settings: MoCoSettings
 
     def __init__(self, encoder: Encoder, settings: MoCoSettings, num_classes: int) -> None:
@@ -33,8 +40,8 @@ class MoCo(Method):
         self.queue = Queue(settings.queue, settings.dimensions)
 
     def forward(self, batch: Batch) -> StepOutput:
-        queries = unit(self.student(batch.views[0]))
-        keys = unit(self.teacher(batch.views[1]))
+        first, second = batch.views
+        queries, keys = unit(self.student(first)), unit(self.teacher(second))
         losses = info_nce(
             queries, keys, self.queue.vectors.clone(), self.queue.usable, self.settings.temperature
         )

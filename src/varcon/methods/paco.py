@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from varcon.core import Batch, Encoder
 from varcon.engine.distributed import gather_batch
 from varcon.layers import NormedHead, Teacher, unit
+from varcon.limits import share
 from varcon.methods.gpaco import GPaCo, GPaCoSettings
 
 
@@ -18,9 +19,14 @@ from varcon.methods.gpaco import GPaCo, GPaCoSettings
 class PaCoSettings(GPaCoSettings):
     momentum: float = 0.999  # of the teacher
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        share(self, "momentum")
+
 
 class PaCo(GPaCo):
     Settings: ClassVar[type] = PaCoSettings
+    least_views = most_views = 2
     settings: PaCoSettings
 
     def __init__(self, encoder: Encoder, settings: PaCoSettings, num_classes: int) -> None:
@@ -32,9 +38,10 @@ class PaCo(GPaCo):
         return NormedHead(width, (width,), self.settings.dimensions)
 
     def contrast(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        features = self.encoder(batch.views[0])
+        first, second = batch.views
+        features = self.encoder(first)
         queries = unit(self.head(features))
-        keys = unit(self.teacher(batch.views[1]))
+        keys = unit(self.teacher(second))
         contrast = torch.cat([gather_batch(queries), gather_batch(keys)])
         contrast_labels = gather_batch(batch.labels).repeat(2)
         loss = self.compare(features, queries, batch.labels, contrast, contrast_labels)

@@ -9,6 +9,7 @@ import torch
 from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.engine.distributed import gather_batch, own_positions
 from varcon.layers import ProjectionHead, unit
+from varcon.limits import above_zero, at_least
 from varcon.losses.contrast import nt_xent
 
 
@@ -17,10 +18,15 @@ class SimCLRSettings:
     temperature: float = 0.5
     dimensions: int = 128  # of the projection
 
+    def __post_init__(self) -> None:
+        above_zero(self, "temperature")
+        at_least(1, self, "dimensions")
+
 
 class SimCLR(Method):
     Settings = SimCLRSettings
     uses_labels = False
+    least_views = most_views = 2
     settings: SimCLRSettings
 
     def __init__(self, encoder: Encoder, settings: SimCLRSettings, num_classes: int) -> None:
@@ -28,7 +34,7 @@ class SimCLR(Method):
         self.head = ProjectionHead(encoder.features, settings.dimensions)
 
     def forward(self, batch: Batch) -> StepOutput:
-        embeddings = unit(self.head(self.encoder(torch.cat(batch.views[:2]))))
+        embeddings = unit(self.head(self.encoder(torch.cat(batch.views))))
         itself = own_positions(embeddings)
         other_view = torch.cat(itself.chunk(2)[::-1])
         losses = nt_xent(embeddings, gather_batch(embeddings), itself, other_view, self.settings.temperature)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from torch import Tensor
 from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.engine.distributed import gather_batch, own_positions
 from varcon.layers import ProjectionHead, unit
-from varcon.losses.supcon import supcon
+from varcon.limits import above_zero, at_least, one_of
+from varcon.losses.supcon import Form, supcon
 
 # Anchors, their labels, what they are compared with, its labels, and where each anchor stands in it.
 Pairs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -20,8 +21,13 @@ Pairs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 @dataclass(frozen=True)
 class SupConSettings:
     temperature: float = 0.1
-    form: Literal["out", "in"] = "out"  # whether the mean over positives is outside the logarithm or in it
+    form: Form = "out"  # whether the mean over positives is outside the logarithm or in it
     dimensions: int = 128  # of the projection
+
+    def __post_init__(self) -> None:
+        above_zero(self, "temperature")
+        at_least(1, self, "dimensions")
+        one_of(get_args(Form), self, "form")
 
 
 class Pairwise(Method):

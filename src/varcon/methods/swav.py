@@ -10,6 +10,7 @@ from torch import Tensor
 from varcon.core import Batch, Encoder, Method, Progress, StepOutput
 from varcon.engine.distributed import gather_batch, rank, sum_over_processes, world_size
 from varcon.layers import NormedHead, Prototypes, Queue, unit
+from varcon.limits import above_zero, at_least
 from varcon.losses.swav import sinkhorn, swapped
 
 
@@ -21,14 +22,22 @@ class SwAVSettings:
     prototypes: int = 3000
     frozen_epochs: int = 1  # at the start, in which the prototypes do not move
     queue: int = 0  # embeddings of earlier batches that join the assignment; 0: none
-    queue_from: int = 15  # epoch from which they do
+    queue_from: int = 15  # epoch from which they do, once there are as many
     hidden: int = 2048
     dimensions: int = 128  # of the projection
+
+    def __post_init__(self) -> None:
+        above_zero(self, "temperature", "sharpness")
+        at_least(0, self, "frozen_epochs", "queue", "queue_from")
+        at_least(1, self, "iterations", "hidden", "dimensions")
+        at_least(2, self, "prototypes")  # one would be everybody's
 
 
 class SwAV(Method):
     Settings = SwAVSettings
     uses_labels = False
+    least_views = most_views = 2
+    takes_small_views = True
     settings: SwAVSettings
 
     def __init__(self, encoder: Encoder, settings: SwAVSettings, num_classes: int) -> None:
@@ -42,13 +51,15 @@ class SwAV(Method):
 
     def before_step(self, progress: Progress) -> None:
         self.prototypes.freeze(progress.epoch < self.settings.frozen_epochs)
-        self.phase = self.queue_in_use = progress.epoch >= self.settings.queue_from
+        due = bool(self.queues) and progress.epoch >= self.settings.queue_from
+        # Asking the device makes the host wait: only from that epoch on, and only until the queue is full.
+        self.phase = self.queue_in_use = due and (self.queue_in_use or self.queue_of(0).is_full())
 
     def forward(self, batch: Batch) -> StepOutput:
         embeddings = [unit(self.head(self.encoder(view))) for view in batch.views]
         scores = [self.prototypes(z) for z in embeddings]
         losses = []
-        for source in (0, 1):  # only full views are assigned; all others predict them
+        for source in (0, 1):  # the full views are assigned; all others predict them
             assignments = self.assign(source, embeddings[source].detach(), scores[source].detach())
             for target, predicted in enumerate(scores):
                 if target != source:
@@ -58,14 +69,18 @@ class SwAV(Method):
     def assign(self, view: int, embeddings: Tensor, scores: Tensor) -> Tensor:
         count = len(scores)
         if self.queues and self.training:
-            queue = self.queues[view]
-            assert isinstance(queue, Queue)
+            queue = self.queue_of(view)
             if self.queue_in_use:
-                part = queue.vectors.chunk(world_size())[rank()]
+                part = queue.vectors.tensor_split(world_size())[rank()]
                 scores = torch.cat([scores, self.prototypes(part).detach()])
             labels = torch.zeros(count, dtype=torch.int64, device=scores.device)
             queue.push(gather_batch(embeddings), gather_batch(labels))
         return sinkhorn(scores, self.settings.sharpness, self.settings.iterations, sum_over_processes)[:count]
+
+    def queue_of(self, view: int) -> Queue:
+        queue = self.queues[view]
+        assert isinstance(queue, Queue)
+        return queue
 
     def after_step(self) -> None:
         self.prototypes.normalise()

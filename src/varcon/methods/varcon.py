@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
-from varcon.core import Batch, Encoder, InputError, Method, StepOutput
+from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.criterion import Classes, References, VarConLoss
 from varcon.layers import ProjectionHead
+from varcon.limits import above_zero, at_least, not_negative
 
 
 @dataclass(frozen=True)
@@ -24,10 +25,10 @@ class VarConSettings:
     dimensions: int = 128  # of the projection
 
     def __post_init__(self) -> None:
-        if self.dimensions < 1:
-            raise InputError(f"method.dimensions is {self.dimensions}; it must be at least 1")
-        if not self.epsilon_rate >= 0:
-            raise InputError(f"method.epsilon_rate is {self.epsilon_rate}; it must not be negative")
+        # VarConLoss checks what it is given; these are what it does not see, and infinity.
+        above_zero(self, "temperature")
+        not_negative(self, "epsilon_rate")
+        at_least(1, self, "dimensions")
 
 
 class VarCon(Method):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from varcon.core import Batch, Encoder, StepOutput
+from varcon.core import Batch, Encoder, InputError, StepOutput
 from varcon.criterion import VarConLoss
+from varcon.limits import above_zero, not_negative
 from varcon.methods.gpaco import GPaCo, GPaCoSettings
 
 
@@ -16,6 +17,16 @@ class VarConGPaCoSettings(GPaCoSettings):
     varcon_temperature: float = 0.1  # tau1
     epsilon: float = 0.02
     epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        above_zero(self, "varcon_temperature")
+        not_negative(self, "weight", "epsilon", "epsilon_rate")
+        if self.epsilon >= self.varcon_temperature:
+            raise InputError(
+                f"method.epsilon is {self.epsilon}; it must be below method.varcon_temperature, "
+                f"{self.varcon_temperature}"
+            )
 
 
 class VarConGPaCo(GPaCo):

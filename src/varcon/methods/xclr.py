@@ -1,4 +1,4 @@
-"""X-CLR: the similarity of two samples should follow that of their classes (Sobal et al., 2025)."""
+"""X-CLR: the similarity of two samples should follow that of their classes (Sobal et al., ICLR 2025)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from varcon.core import Encoder, InputError
+from varcon.core import Encoder
 from varcon.data.similarity import class_similarity
+from varcon.limits import above_zero, at_least
 from varcon.losses.xclr import xclr
 from varcon.methods.supcon import Pairs, Pairwise
 
 
 @dataclass(frozen=True)
 class XCLRSettings:
-    similarity: str = "identity"  # of classes: a .npy file, "names" (by a text encoder) or "identity"
+    similarity: str = "identity"
+    """of classes: a .npy file, "names" (by a text encoder, as in the paper), "superclasses" (CIFAR-100's), or
+    "identity", which says nothing of any two classes and makes this SupCon with a softened target"""
     temperature: float = 0.07
     similarity_temperature: float = 0.1  # of the target
     dimensions: int = 128  # of the projection
 
     def __post_init__(self) -> None:
-        if not (self.temperature > 0 and self.similarity_temperature > 0):
-            raise InputError("method.temperature and method.similarity_temperature must be above 0")
+        above_zero(self, "temperature", "similarity_temperature")
+        at_least(1, self, "dimensions")
 
 
 class XCLR(Pairwise):
