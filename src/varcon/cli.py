@@ -18,7 +18,7 @@ from typing import Annotated, Any, Generic
 import tyro
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from varcon import compare as comparison
 from varcon import run
@@ -300,7 +300,11 @@ def compare_with_bars(chosen: Compare, command: str, console: Console) -> None:
 
 def show_comparison(out: Path, results: list[Result], console: Console) -> None:
     head, *rows = comparison.table(results)
-    shown = Table(*head, box=box.SIMPLE_HEAD)
+    # In a narrow terminal heads may wrap, but no method and no number loses its end.
+    columns = [
+        Column(title, no_wrap=True) if title == "method" else Column(title, overflow="fold") for title in head
+    ]
+    shown = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         shown.add_row(*row)
     console.print(shown)
