@@ -1,6 +1,7 @@
 """The verbs: train, evaluate, report. Each reads as what it does; the rooms do the work.
 
-A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors, findings/, report.html.
+A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors, features/, findings/ and
+report.html.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from varcon.evaluations import EvaluateSettings
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.rank import Rank
+from varcon.evaluations.store import FeatureStore
 from varcon.files import replacing, write_json
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, differences, load_recipe, recipe_to_dict
@@ -106,7 +108,7 @@ def evaluate(
     load_weights(weights, encoder)
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
-    frozen = FrozenEncoder(encoder, data, where, progress)
+    frozen = FrozenEncoder(encoder, data, where, progress, FeatureStore(folder / "features", weights, data))
     tasks: dict[str, tuple[Evaluation, FrozenEncoder]] = {
         "pixels": (settings.knn, raw_pixels(data, where)),
         "knn": (settings.knn, frozen),

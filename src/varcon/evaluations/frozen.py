@@ -8,30 +8,44 @@ from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings, augment, prepare
 from varcon.core import Data, OnProgress, Split
+from varcon.evaluations.store import FeatureStore
 
 IMAGES_AT_ONCE = 512
 
 
 class FrozenEncoder:
     def __init__(
-        self, encoder: nn.Module, data: Data, device: torch.device, progress: OnProgress | None = None
+        self,
+        encoder: nn.Module,
+        data: Data,
+        device: torch.device,
+        progress: OnProgress | None = None,
+        store: FeatureStore | None = None,
     ) -> None:
         encoder = encoder.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.encoder = encoder.eval().requires_grad_(False)
         self.mean, self.std, self.device = data.mean, data.std, device
         self.progress: OnProgress = progress or (lambda done, total, what: None)
+        self._store = store
         self._kept: dict[int, tuple[Split, Tensor]] = {}
 
     def features(self, split: Split) -> Tensor:
-        """The features [N, F] of a split as it is, on the device; kept for the next evaluation."""
+        """The features [N, F] of a split as it is, on the device; kept here and in the store."""
         if id(split) not in self._kept:
-            parts = []
-            for start in range(0, len(split), IMAGES_AT_ONCE):
-                self.progress(start, len(split), "encoding images")
-                images = split.images[start : start + IMAGES_AT_ONCE].to(self.device)
-                parts.append(self._encode(prepare(images, self.mean, self.std)))
-            self._kept[id(split)] = (split, torch.cat(parts))
+            stored = self._store.read(split) if self._store else None
+            features = self._encode_all(split) if stored is None else stored.to(self.device)
+            if self._store and stored is None:
+                self._store.write(split, features)
+            self._kept[id(split)] = (split, features)
         return self._kept[id(split)][1]
+
+    def _encode_all(self, split: Split) -> Tensor:
+        parts = []
+        for start in range(0, len(split), IMAGES_AT_ONCE):
+            self.progress(start, len(split), "encoding images")
+            images = split.images[start : start + IMAGES_AT_ONCE].to(self.device)
+            parts.append(self._encode(prepare(images, self.mean, self.std)))
+        return torch.cat(parts)
 
     def augmented_features(
         self, images: Tensor, settings: AugmentSettings, generator: torch.Generator
