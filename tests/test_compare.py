@@ -15,7 +15,7 @@ from torch import nn
 from varcon import InputError, budget, run
 from varcon.budget import full_views
 from varcon.cli import main
-from varcon.compare import SPEED, Result, plan, table
+from varcon.compare import plan
 from varcon.core import Batch, Method, StepOutput
 from varcon.engine.interrupt import Interrupted
 from varcon.methods import METHODS
@@ -105,9 +105,7 @@ def test_every_method_gets_one_budget():
     """On digits: equal images seen, the same everything else, own settings from the recipe beside."""
     base = load_recipe(RECIPES / "digits/varcon.toml")
     planned = plan(RECIPES / "digits/varcon.toml", list(METHODS), [0, 7], Path("out"), "images", ignore)
-    assert [(one.method, one.seed) for one in planned] == [
-        (name, seed) for name in METHODS for seed in (0, 7)
-    ]
+    assert [(one.label, one.seed) for one in planned] == [(name, seed) for name in METHODS for seed in (0, 7)]
     for one in planned:
         assert one.recipe.data == base.data
         assert one.recipe.encoder == base.encoder
@@ -115,8 +113,8 @@ def test_every_method_gets_one_budget():
         assert views * epochs == base.augment.views * base.train.epochs
         assert replace(one.recipe.augment, views=2) == base.augment
         assert replace(one.recipe.train, epochs=base.train.epochs, seed=0) == base.train
-        assert one.recipe.method_name == one.method
-    queues = {one.method: one.recipe.method.queue for one in planned if one.method == "moco"}
+        assert one.recipe.method_name == one.label
+    queues = {one.label: one.recipe.method.queue for one in planned if one.label == "moco"}
     assert queues == {"moco": 1024}
 
 
@@ -130,25 +128,12 @@ def test_equal_time_gives_the_quick_more_epochs(tmp_path, monkeypatch):
     cost = {"supcon": 4.0, "varcon": 1.0}
     monkeypatch.setattr(budget, "seconds_per_epoch", lambda recipe: cost[recipe.method_name])
     planned = plan(recipe, ["varcon", "supcon"], [0], tmp_path, "time", ignore)
-    assert {one.method: one.recipe.train.epochs for one in planned} == {"varcon": 8, "supcon": 2}
+    assert {one.label: one.recipe.train.epochs for one in planned} == {"varcon": 8, "supcon": 2}
 
 
 def test_an_epoch_is_really_timed(tmp_path):
     recipe = load_recipe(write_recipe(tmp_path))
     assert 0 < budget.seconds_per_epoch(recipe) < 60
-
-
-def test_the_table_has_mean_spread_and_cost():
-    results = [
-        Result("a", seed, {"kNN top-1": value, "minutes": 2.0, SPEED: 1000.0})
-        for seed, value in enumerate((90.0, 92.0, 97.0))
-    ]
-    other = Result("b", 0, {"kNN top-1": 1.0, "own classifier": 5.0, "minutes": 2.0, SPEED: 1000.0})
-    head, first, second, third = table([*results, other, Result("c", 0, failed="it diverged")])
-    assert head == ["method", "kNN top-1", "own classifier", "minutes a run", "data set images/s", "seeds"]
-    assert first == ["a", f"93.00 ± {statistics.stdev((90.0, 92.0, 97.0)):.2f}", "", "2.00", "1,000", "3"]
-    assert second == ["b", "1.00", "5.00", "2.00", "1,000", "1"]
-    assert third == ["c", "", "", "", "", "0, 1 failed"]
 
 
 def test_from_one_command(compared):
@@ -265,7 +250,7 @@ def test_small_views_of_the_recipe_are_counted(tmp_path):
         + "[augment]\nsmall_views = 4\nsmall_size = 4\n[method]\nname = 'swav'\nprototypes = 8\n"
     )
     planned = plan(recipe, ["swav", "supcon"], [0], tmp_path / "out", "images", ignore)
-    assert {one.method: one.recipe.train.epochs for one in planned} == {"swav": 2, "supcon": 3}
+    assert {one.label: one.recipe.train.epochs for one in planned} == {"swav": 2, "supcon": 3}
 
 
 def test_the_timed_plan_is_kept(tmp_path, capsys, monkeypatch, reported):

@@ -7,30 +7,28 @@ import json
 import os
 import shlex
 import signal
-import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Generic
+from typing import Any
 
 import tyro
-from rich import box
 from rich.console import Console
-from rich.table import Column, Table
 
 from varcon import compare as comparison
-from varcon import run
-from varcon.budget import Budget
-from varcon.compare import Result
+from varcon import run, runs
+from varcon import sweep as grids
+from varcon.arguments import Compare, Demo, Evaluate, Report, Sweep, Train
 from varcon.core import Findings, InputError, RunError
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import EvaluateSettings
-from varcon.methods import METHODS
-from varcon.recipe import DIGITS, MethodSettings, Recipe, did_you_mean, load_recipe
-from varcon.terminal import Bar
+from varcon.recipe import DIGITS, Recipe, did_you_mean, load_recipe
+from varcon.runs import Planned, Result
+from varcon.terminal import Bar, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -42,82 +40,10 @@ varcon: variational supervised contrastive learning
   varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
   varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
   varcon compare RECIPE       train several methods under one budget and tabulate them
+  varcon sweep RECIPE         train every combination of given settings and tabulate them
 
 Each command explains itself with --help. Recipes are in the folder recipes/.
 """
-
-
-@dataclass
-class Train(Generic[MethodSettings]):
-    """Train the encoder a recipe describes. Every setting of the recipe is a flag that overrides it."""
-
-    recipe: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE")]
-    """a .toml recipe, or the recipe.json of an earlier run"""
-    settings: Annotated[Recipe[MethodSettings], tyro.conf.arg(name="")]
-    resume: bool = False
-    """go on with the run in the folder, or begin it where there is none"""
-    out: Path | None = None
-    """the run's folder; by default runs/ and the recipe's name"""
-
-
-@dataclass
-class Evaluate:
-    """Judge a trained run by nearest neighbours, by a linear probe and by a map of its test images."""
-
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """the folder of a finished run"""
-    settings: Annotated[EvaluateSettings, tyro.conf.arg(name="")]
-    data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
-    """where the data lie now, if they have moved since training"""
-    device: str = "auto"
-    """auto, cpu or cuda"""
-
-
-@dataclass
-class Report:
-    """Write one self-contained HTML page about a run, or about several side by side."""
-
-    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
-    """folders of runs"""
-    out: Path | None = None
-    """the page; by default report.html in the run's folder, or beside the folders of several"""
-
-
-@dataclass
-class Compare:
-    """Train several methods on the same data, encoder, augmentation and budget, and put them side by side.
-
-    RECIPE's own method is taken as it is there. The settings and views of another come from the recipe of
-    its name beside RECIPE, where there is one. Started again, it goes on where it stopped; the table and the
-    report hold every finished run of the folder, also those of earlier calls with other methods or seeds. A
-    folder whose runs were begun with another recipe or budget is refused. Times are measured once and kept
-    in the folder's plan.json.
-    """
-
-    recipe: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECIPE")]
-    """what all have in common: a .toml recipe"""
-    methods: str = ",".join(METHODS)
-    """names, separated by commas"""
-    seeds: str = "0"
-    """numbers, separated by commas; one run of every method for each"""
-    budget: Budget = "images"
-    """what is equal: the images seen (each view is one), or the time trained (what the slowest needs then)"""
-    out: Path | None = None
-    """folder for runs, table and report; by default runs/compare-, the recipe's name and, if timed, -time"""
-    data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
-    """where the data lie, if not where RECIPE has them"""
-    device: str | None = None
-    """auto, cpu or cuda, for every run; by default RECIPE's"""
-
-
-@dataclass
-class Demo:
-    """Train on scikit-learn's handwritten digits, judge the result and write the report."""
-
-    seeds: tuple[int, ...] = (0,)
-    """one run for each; several show the spread"""
-    out: Path | None = None
-    """folder for the runs and the report; by default runs/demo, or runs/demo-2 and so on if taken"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -218,24 +144,6 @@ def evaluate_with_bar(
         )
 
 
-def score_table(runs: list[dict[str, Findings]]) -> Table:
-    """Test accuracy in percent, the mean over the runs."""
-
-    probe = "linear" if "linear" in runs[0] else "linear-augmented"
-
-    def mean(name: str, score: str) -> str:
-        return f"{statistics.fmean(found[name].scores[score] for found in runs):.2f}"
-
-    seeds = f", mean of {len(runs)} seeds" if len(runs) > 1 else ""
-    table = Table(f"test accuracy, %{seeds}", "top-1", "top-5", box=box.SIMPLE_HEAD)
-    k = f"kNN (k = {runs[0]['knn'].scores['k']:.0f})"
-    table.add_row(f"{k}, raw pixels", mean("pixels", "top1"), mean("pixels", "top5"))
-    table.add_row(f"{k}, encoder", mean("knn", "top1"), mean("knn", "top5"))
-    table.add_row(f"{probe} probe, last epoch", mean(probe, "last"), mean(probe, "top5"))
-    table.add_row(f"{probe} probe, best epoch", mean(probe, "best"), "")
-    return table
-
-
 def report(arguments: list[str], console: Console) -> None:
     chosen = parse(Report, "report", arguments)
     console.print(f"report: {run.report(list(chosen.runs), chosen.out)}", soft_wrap=True)
@@ -260,61 +168,90 @@ def demo(arguments: list[str], console: Console) -> None:
 
 def compare(arguments: list[str], console: Console) -> None:
     chosen = parse(Compare, "compare", arguments)
+    refuse_torchrun("compare")
+    command = shlex.join(["varcon", "compare", *arguments])
+    ending = "-time" if chosen.budget == "time" else ""
+    out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}{ending}"
+    methods = [name.strip() for name in chosen.methods.split(",")]
+    seeds, where, device = read_seeds(chosen.seeds), chosen.data_path, chosen.device
+    with going_on_with(command):
+        with Bar(console, "planning") as bar:
+            planned = comparison.plan(
+                chosen.recipe, methods, seeds, out, chosen.budget, bar.progress, where, device
+            )
+        carry_out(planned, out, "compare", "method", comparison.in_order, command, console)
+
+
+def read_seeds(text: str) -> list[int]:
+    try:
+        return list(dict.fromkeys(int(seed) for seed in text.split(",")))
+    except ValueError:
+        raise InputError(f"--seeds is {text!r}; give whole numbers separated by commas") from None
+
+
+def refuse_torchrun(verb: str) -> None:
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise InputError(
-            "compare works in one process; on several GPUs, train each run with `torchrun --nproc-per-node N "
+            f"{verb} works in one process; on several GPUs, train each run with `torchrun --nproc-per-node N "
             "-m varcon train RECIPE --out RUN`, evaluate it, then `varcon report RUN RUN ...`"
         )
-    command = shlex.join(["varcon", "compare", *arguments])
+
+
+@contextmanager
+def going_on_with(command: str) -> Iterator[None]:
+    """Whenever it is stopped, the user learns how to go on."""
     try:
-        compare_with_bars(chosen, command, console)
+        yield
     except Interrupted as error:
         raise Interrupted(f"{error}; continue with: {command}", error.signal) from None
     except KeyboardInterrupt:  # not in training, where it is Interrupted: while planning, judging, drawing
         raise Interrupted(f"stopped; continue with: {command}", signal.SIGINT) from None
 
 
-def compare_with_bars(chosen: Compare, command: str, console: Console) -> None:
-    ending = "-time" if chosen.budget == "time" else ""
-    out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}{ending}"
-    methods = [name.strip() for name in chosen.methods.split(",")]
-    try:
-        seeds = [int(seed) for seed in chosen.seeds.split(",")]
-    except ValueError:
-        raise InputError(f"--seeds is {chosen.seeds!r}; give whole numbers separated by commas") from None
-    with Bar(console, "planning") as bar:
-        planned = comparison.plan(
-            chosen.recipe, methods, seeds, out, chosen.budget, bar.progress, chosen.data_path, chosen.device
-        )
+def sweep(arguments: list[str], console: Console) -> None:
+    chosen = parse(Sweep, "sweep", arguments)
+    refuse_torchrun("sweep")
+    base = load_recipe(chosen.recipe)
+    if chosen.data_path:
+        base = replace(base, data=replace(base.data, path=str(chosen.data_path)))
+    base = replace(base, train=replace(base.train, device=chosen.device or base.train.device))
+    out = chosen.out or run.RUNS / f"sweep-{run.run_name(chosen.recipe)}"
+    command = shlex.join(["varcon", "sweep", *arguments])
+    with going_on_with(command):
+        with Bar(console, "planning") as bar:
+            grid = grids.parse_grid(list(chosen.set))
+            planned = grids.plan(base, grid, read_seeds(chosen.seeds), out, bar.progress)
+        carry_out(planned, out, "sweep", "settings", list, command, console)
+
+
+def carry_out(
+    planned: list[Planned],
+    out: Path,
+    name: str,
+    what: str,
+    order: Callable[[list[Result]], list[Result]],
+    command: str,
+    console: Console,
+) -> None:
+    """Trains and judges run after run, keeping the table up to date, and ends with the report."""
     results: list[Result] = []
     for number, one in enumerate(planned, start=1):
-        title = f"{one.method}, seed {one.seed}"
+        title = f"{one.label}, seed {one.seed}"
         with Bar(console, f"{title} ({number} of {len(planned)})") as bar:
-            result = comparison.carry_out(one, bar.step, bar.progress, command)
+            result = runs.carry_out(one, bar.step, bar.progress, command)
             score = "" if result.failed else f"kNN {result.scores['kNN top-1']:.2f} %"
             bar.note(f"{title}: {result.failed or score}")
-        results = comparison.in_order([*results, result])
-        comparison.write(out, results)
-    show_comparison(out, results, console)
-
-
-def show_comparison(out: Path, results: list[Result], console: Console) -> None:
-    head, *rows = comparison.table(results)
-    # In a narrow terminal heads may wrap, but no method and no number loses its end.
-    columns = [
-        Column(title, no_wrap=True) if title == "method" else Column(title, overflow="fold") for title in head
-    ]
-    shown = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for row in rows:
-        shown.add_row(*row)
-    console.print(shown)
-    console.print(f"table: {out / 'compare.md'}", soft_wrap=True)
-    folders = [out / f"{one.method}-seed{one.seed}" for one in results if not one.failed]
+        results = order([*results, result])
+        runs.write(out, results, name, what)
+    show(runs.table(results, what), console)
+    console.print(f"table: {out / f'{name}.md'}", soft_wrap=True)
+    places = {(one.label, one.seed): one.folder for one in planned}
+    folders = [places[result.label, result.seed] for result in results if not result.failed]
     if folders:
         console.print(f"report: {run.report(folders, out / 'report.html')}", soft_wrap=True)
-    failed = [f"{one.method}, seed {one.seed}" for one in results if one.failed]
+    failed = [f"{one.label}, seed {one.seed}" for one in results if one.failed]
     if failed:
-        why = f"{out / 'compare.md'} says why"
+        why = f"{out / f'{name}.md'} says why"
         raise RunError(f"{len(failed)} of {len(results)} runs failed ({'; '.join(failed)}): {why}")
 
 
@@ -330,4 +267,5 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "evaluate": evaluate,
     "report": report,
     "compare": compare,
+    "sweep": sweep,
 }

@@ -1,15 +1,18 @@
-"""What a person sees while a run works: a live bar in a terminal, a line now and then in a log."""
+"""What a person sees: a live bar in a terminal, or a line now and then in a log, and tables at the end."""
 
 from __future__ import annotations
 
+import statistics
 import time
 from types import TracebackType
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
+from rich.table import Column, Table
 
-from varcon.core import Progress
+from varcon.core import Findings, Progress
 
 SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "epsilon"}
 SECONDS_BETWEEN_LINES = 15.0
@@ -73,3 +76,31 @@ class Bar:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
+
+
+def score_table(runs: list[dict[str, Findings]]) -> Table:
+    """Test accuracy in percent, the mean over the runs."""
+
+    probe = "linear" if "linear" in runs[0] else "linear-augmented"
+
+    def mean(name: str, score: str) -> str:
+        return f"{statistics.fmean(found[name].scores[score] for found in runs):.2f}"
+
+    seeds = f", mean of {len(runs)} seeds" if len(runs) > 1 else ""
+    table = Table(f"test accuracy, %{seeds}", "top-1", "top-5", box=box.SIMPLE_HEAD)
+    k = f"kNN (k = {runs[0]['knn'].scores['k']:.0f})"
+    table.add_row(f"{k}, raw pixels", mean("pixels", "top1"), mean("pixels", "top5"))
+    table.add_row(f"{k}, encoder", mean("knn", "top1"), mean("knn", "top5"))
+    table.add_row(f"{probe} probe, last epoch", mean(probe, "last"), mean(probe, "top5"))
+    table.add_row(f"{probe} probe, best epoch", mean(probe, "best"), "")
+    return table
+
+
+def show(table: list[list[str]], console: Console) -> None:
+    """A head and rows. In a narrow terminal heads may wrap, but no label and no number loses its end."""
+    (first, *others), *rows = table
+    columns = [Column(first, no_wrap=True), *(Column(title, overflow="fold") for title in others)]
+    shown = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)

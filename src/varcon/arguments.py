@@ -1,0 +1,110 @@
+"""What each command of the command line takes; the texts are its help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Generic
+
+import tyro
+
+from varcon.budget import Budget
+from varcon.evaluations import EvaluateSettings
+from varcon.methods import METHODS
+from varcon.recipe import MethodSettings, Recipe
+
+
+@dataclass
+class Train(Generic[MethodSettings]):
+    """Train the encoder a recipe describes. Every setting of the recipe is a flag that overrides it."""
+
+    recipe: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE")]
+    """a .toml recipe, or the recipe.json of an earlier run"""
+    settings: Annotated[Recipe[MethodSettings], tyro.conf.arg(name="")]
+    resume: bool = False
+    """go on with the run in the folder, or begin it where there is none"""
+    out: Path | None = None
+    """the run's folder; by default runs/ and the recipe's name"""
+
+
+@dataclass
+class Evaluate:
+    """Judge a trained run by nearest neighbours, by a linear probe and by a map of its test images."""
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """the folder of a finished run"""
+    settings: Annotated[EvaluateSettings, tyro.conf.arg(name="")]
+    data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
+    """where the data lie now, if they have moved since training"""
+    device: str = "auto"
+    """auto, cpu or cuda"""
+
+
+@dataclass
+class Report:
+    """Write one self-contained HTML page about a run, or about several side by side."""
+
+    runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
+    """folders of runs"""
+    out: Path | None = None
+    """the page; by default report.html in the run's folder, or beside the folders of several"""
+
+
+@dataclass
+class Compare:
+    """Train several methods on the same data, encoder, augmentation and budget, and put them side by side.
+
+    RECIPE's own method is taken as it is there. The settings and views of another come from the recipe of
+    its name beside RECIPE, where there is one. Started again, it goes on where it stopped; the table and the
+    report hold every finished run of the folder, also those of earlier calls with other methods or seeds. A
+    folder whose runs were begun with another recipe or budget is refused. Times are measured once and kept
+    in the folder's plan.json.
+    """
+
+    recipe: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECIPE")]
+    """what all have in common: a .toml recipe"""
+    methods: str = ",".join(METHODS)
+    """names, separated by commas"""
+    seeds: str = "0"
+    """numbers, separated by commas; one run of every method for each"""
+    budget: Budget = "images"
+    """what is equal: the images seen (each view is one), or the time trained (what the slowest needs then)"""
+    out: Path | None = None
+    """folder for runs, table and report; by default runs/compare-, the recipe's name and, if timed, -time"""
+    data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
+    """where the data lie, if not where RECIPE has them"""
+    device: str | None = None
+    """auto, cpu or cuda, for every run; by default RECIPE's"""
+
+
+@dataclass
+class Sweep:
+    """Train and judge one run for every combination of settings and seed, and put them side by side.
+
+    Started again with the same words, it goes on where it stopped.
+    """
+
+    recipe: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECIPE")]
+    """what all have in common: a .toml recipe"""
+    set: Annotated[
+        tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="SETTING=VALUE,VALUE")
+    ] = ()
+    """a setting by its name in the recipe and the values it takes; may be given several times"""
+    seeds: str = "0"
+    """numbers, separated by commas; one run of every combination for each"""
+    out: Path | None = None
+    """folder for runs, table and report; by default runs/sweep- and the recipe's name"""
+    data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
+    """where the data lie, if not where RECIPE has them"""
+    device: str | None = None
+    """auto, cpu or cuda, for every run; by default RECIPE's"""
+
+
+@dataclass
+class Demo:
+    """Train on scikit-learn's handwritten digits, judge the result and write the report."""
+
+    seeds: tuple[int, ...] = (0,)
+    """one run for each; several show the spread"""
+    out: Path | None = None
+    """folder for the runs and the report; by default runs/demo, or runs/demo-2 and so on if taken"""

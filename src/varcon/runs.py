@@ -1,0 +1,118 @@
+"""Many runs: each trained and judged, or read where it is done, and all of them put into one table."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from varcon import run
+from varcon.core import Data, InputError, OnProgress, RunError
+from varcon.engine.interrupt import Interrupted
+from varcon.engine.journal import read_rows
+from varcon.engine.loop import Watcher
+from varcon.engine.state import check_recipe
+from varcon.files import write_json, write_text
+from varcon.recipe import Recipe, recipe_to_dict
+
+
+@dataclass(frozen=True)
+class Planned:
+    label: str  # of the runs that differ in nothing but the seed
+    seed: int
+    recipe: Recipe[Any]
+    folder: Path
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "encoder.safetensors").exists()
+
+
+@dataclass(frozen=True)
+class Result:
+    label: str
+    seed: int
+    scores: dict[str, float] = field(default_factory=dict)  # by the titles below, and minutes
+    failed: str = ""  # why, of a run that did not come to its end
+
+
+COLUMNS = {
+    "kNN top-1": ("knn", "top1"),
+    "linear probe, last": ("linear", "last"),
+    "linear-augmented probe, last": ("linear-augmented", "last"),
+    "own classifier": ("classifier", "top1"),
+    "effective rank": ("rank", "effective_rank"),
+}
+SPEED = "data set images/s"  # not views: a method with more of them is slower by its nature
+
+
+def check_run(one: Planned, data: Data) -> None:
+    """What lies in the run's folder is the planned run, or nothing."""
+    if not one.finished:
+        run.check_folder(one.folder, one.recipe, resume=True)
+        if not (one.folder / "recipe.json").exists():
+            return
+    check_recipe(recipe_to_dict(run.stored_recipe(one.folder)), one.recipe, one.folder)
+    facts = json.loads((one.folder / "recipe.json").read_text(encoding="utf-8"))
+    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
+    if any(facts.get(name, value) != value for name, value in now.items()):
+        raise InputError(
+            f"{one.folder} was trained on other data than lie at {one.recipe.data.path!r} now; "
+            "restore those, or put the runs elsewhere with --out FOLDER"
+        )
+
+
+def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: str) -> Result:
+    """Trains and judges one run, or goes on where it was left, or only reads what is there."""
+    folder, recipe = planned.folder, planned.recipe
+    try:
+        if not planned.finished:
+            run.train(recipe, folder, True, watch, progress, command)
+        findings = run.read_findings(folder, recipe.evaluate)
+        if not findings:
+            where = recipe.data.path or None
+            findings = run.evaluate(folder, recipe.evaluate, where, recipe.train.device, progress)
+    except Interrupted:
+        raise
+    except RunError as error:  # the other runs can do without this one
+        return Result(planned.label, planned.seed, failed=str(error))
+    rows = read_rows(folder / "metrics.jsonl")
+    scores = {
+        title: findings[name].scores[score] for title, (name, score) in COLUMNS.items() if name in findings
+    }
+    scores["minutes"] = rows[-1]["seconds"] / 60
+    scores[SPEED] = statistics.median(row["images_per_second"] for row in rows)
+    return Result(planned.label, planned.seed, scores)
+
+
+def table(results: list[Result], what: str) -> list[list[str]]:
+    """A head and one row a label, which is a method or `what` else: mean, spread over the seeds, and cost."""
+    titles = [title for title in COLUMNS if any(title in result.scores for result in results)]
+    rows = []
+    for label in dict.fromkeys(result.label for result in results):
+        own = [result.scores for result in results if result.label == label and not result.failed]
+        failed = sum(result.label == label and bool(result.failed) for result in results)
+        cells = [label]
+        for title in titles:
+            values = [scores[title] for scores in own if title in scores]
+            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.fmean(values):.2f}{spread}" if values else "")
+        cells.append(f"{statistics.fmean(scores['minutes'] for scores in own):.2f}" if own else "")
+        cells.append(f"{statistics.fmean(scores[SPEED] for scores in own):,.0f}" if own else "")
+        rows.append([*cells, f"{len(own)}, {failed} failed" if failed else str(len(own))])
+    return [[what, *titles, "minutes a run", SPEED, "seeds"], *rows]
+
+
+def write(out: Path, results: list[Result], name: str, what: str) -> None:
+    """The table as NAME.md and the scores as NAME.json, in the folder of the runs."""
+    head, *rows = table(results, what)
+    lines = [f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows)]
+    failures = [f"\n{r.label}, seed {r.seed} failed: {r.failed}\n" for r in results if r.failed]
+    out.mkdir(parents=True, exist_ok=True)  # a run that fails may leave none
+    write_text(out / f"{name}.md", "".join(lines + failures))
+    entries = [
+        {what: r.label, "seed": r.seed, **({"failed": r.failed} if r.failed else r.scores)} for r in results
+    ]
+    write_json(out / f"{name}.json", entries)

@@ -1,0 +1,110 @@
+"""A grid of settings: one run for every combination and seed."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from varcon import run
+from varcon.core import InputError, OnProgress
+from varcon.data import load
+from varcon.engine.loop import check
+from varcon.recipe import Recipe, recipe_from_dict, recipe_to_dict
+from varcon.runs import Planned, check_run
+
+Grid = dict[str, list[Any]]  # dotted names of settings, and the values that each takes
+
+
+def parse_grid(texts: list[str]) -> Grid:
+    """From `method.temperature=0.05,0.1`, each value read as TOML reads it, or else as it stands."""
+    grid: Grid = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not name.strip() or not values.strip():
+            raise InputError(
+                f"--set is {text!r}; write it as SETTING=VALUE,VALUE, for example train.epochs=50,100"
+            )
+        if name.strip() in grid:
+            raise InputError(f"--set names {name.strip()} twice; give all its values at once")
+        grid[name.strip()] = [read_value(value.strip()) for value in split_values(values)]
+    return grid
+
+
+def split_values(text: str) -> list[str]:
+    """At the commas, but for those inside brackets: a setting may itself be a list."""
+    depth, parts = 0, [""]
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def read_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def combinations(base: Recipe[Any], grid: Grid) -> dict[str, Recipe[Any]]:
+    """The recipe of each combination, under a label of the settings that vary."""
+    recipes = {}
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, values, strict=True))
+        settings = recipe_to_dict(base)
+        for name, value in chosen.items():
+            place = settings
+            *sections, last = name.split(".")
+            for section in sections:
+                if not isinstance(place.get(section), dict):
+                    raise InputError(
+                        f"there is no setting {name!r}; settings are named as in a recipe, section.name"
+                    )
+                place = place[section]
+            place[last] = value
+        # One's own words for a setting are its last name; the section only where two would be alike.
+        label = ", ".join(f"{short(name, grid)} {plain(value)}" for name, value in chosen.items())
+        recipes[label or base.method_name] = recipe_from_dict(settings)
+    return recipes
+
+
+def short(name: str, grid: Grid) -> str:
+    last = name.split(".")[-1]
+    return last if [other.split(".")[-1] for other in grid].count(last) == 1 else name
+
+
+def plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def plan(base: Recipe[Any], grid: Grid, seeds: list[int], out: Path, progress: OnProgress) -> list[Planned]:
+    """The runs; what can be known to fail is found here, before anything is trained."""
+    if (out / "recipe.json").exists() or out.is_file():
+        raise InputError(f"{out} is a run or a file; put the sweep elsewhere with --out FOLDER")
+    data = {}  # by its settings: few sweeps change them
+    planned = []
+    for label, recipe in combinations(base, grid).items():
+        if recipe.data not in data:
+            data[recipe.data] = load(recipe.data, progress)
+        try:
+            check(run.build_method(recipe, data[recipe.data]), recipe, data[recipe.data], processes=1)
+        except InputError as error:
+            raise InputError(f"{label}: {error}") from None
+        for seed in seeds:
+            seeded = replace(recipe, train=replace(recipe.train, seed=seed))
+            planned.append(Planned(label, seed, seeded, out / f"{folder_name(label)}-seed{seed}"))
+            check_run(planned[-1], data[recipe.data])
+    return planned
+
+
+def folder_name(label: str) -> str:
+    """A label as a name that every file system and shell takes."""
+    return "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in label).replace(
+        "--", "-"
+    )

@@ -1,0 +1,117 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from varcon import InputError
+from varcon.cli import main
+from varcon.recipe import load_recipe
+from varcon.sweep import combinations, folder_name, parse_grid
+
+DIGITS = Path(__file__).parents[1] / "recipes/digits/varcon.toml"
+
+
+def write_recipe(folder):
+    """Two kinds of images, dark and bright, and a brief recipe for them."""
+    chance = np.random.default_rng(0)
+    labels = np.arange(48) % 2
+    images = (chance.integers(0, 60, (48, 8, 8)) + 150 * labels[:, None, None]).astype(np.uint8)
+    path = folder / "few.npz"
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    recipe = folder / "base.toml"
+    recipe.write_text(
+        f"[data]\nname = 'npz'\npath = '{path}'\n[train]\nepochs = 2\nbatch_size = 16\ndevice = 'cpu'\n"
+        "[evaluate.knn]\nk = 1\nalso = []\n[evaluate.linear]\nepochs = 2\n[evaluate.map2d]\npoints = 20\n"
+    )
+    return recipe
+
+
+def test_values_are_read_as_a_recipe_reads_them():
+    grid = parse_grid(
+        [
+            "method.temperature=0.05, 1e-1",
+            "method.references=batch,ema",
+            "augment.crop_area=[0.2,1.0],[0.5,1.0]",
+        ]
+    )
+    assert grid == {
+        "method.temperature": [0.05, 0.1],
+        "method.references": ["batch", "ema"],
+        "augment.crop_area": [[0.2, 1.0], [0.5, 1.0]],
+    }
+
+
+def test_every_combination_has_its_recipe_and_label():
+    grid = parse_grid(["method.temperature=0.05,0.2", "train.epochs=1,3"])
+    recipes = combinations(load_recipe(DIGITS), grid)
+    got = {label: (recipe.method.temperature, recipe.train.epochs) for label, recipe in recipes.items()}
+    assert got == {
+        "temperature 0.05, epochs 1": (0.05, 1),
+        "temperature 0.05, epochs 3": (0.05, 3),
+        "temperature 0.2, epochs 1": (0.2, 1),
+        "temperature 0.2, epochs 3": (0.2, 3),
+    }
+    assert all(recipe.data == load_recipe(DIGITS).data for recipe in recipes.values())
+    assert folder_name("temperature 0.05, epochs 1") == "temperature-0.05-epochs-1"
+
+
+def test_settings_of_one_name_are_told_apart():
+    grid = parse_grid(["method.temperature=0.1", "evaluate.knn.temperature=0.2"])
+    (label,) = combinations(load_recipe(DIGITS), grid)
+    assert label == "method.temperature 0.1, evaluate.knn.temperature 0.2"
+
+
+def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    command = ["sweep", str(recipe), "--set", "method.temperature=0.1,0.2", "--set", "train.epochs=1,2"]
+    command += ["--seeds", "0,1", "--out", str(out)]
+    assert main(command) == 0
+    assert "temperature 0.1, epochs 2" in capsys.readouterr().out
+    results = json.loads((out / "sweep.json").read_text())
+    assert [(r["settings"], r["seed"]) for r in results] == [
+        (f"temperature {t}, epochs {e}", seed) for t in (0.1, 0.2) for e in (1, 2) for seed in (0, 1)
+    ]
+    stored = json.loads((out / "temperature-0.2-epochs-1-seed1/recipe.json").read_text())["recipe"]
+    assert (stored["method"]["temperature"], stored["train"]["epochs"], stored["train"]["seed"]) == (
+        0.2,
+        1,
+        1,
+    )
+    assert "| temperature 0.1, epochs 1 | 100.00 ± 0.00 |" in (out / "sweep.md").read_text()
+    assert (out / "report.html").exists()
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
+    assert main(command) == 0
+    assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--set", "temperature"], "--set is 'temperature'; write it as SETTING=VALUE,VALUE"),
+        (
+            ["--set", "method.tempreture=1"],
+            "method varcon has no setting 'tempreture'; did you mean 'temperature'",
+        ),
+        (["--set", "methods.temperature=1"], "there is no setting 'methods.temperature'"),
+        (["--set", "train.epochs=two"], "train.epochs"),
+        (
+            ["--set", "train.batch_size=16,4800"],
+            "batch_size 4800: train.batch_size is 4800 but there are only 48",
+        ),
+        (["--set", "train.epochs=1", "--set", "train.epochs=2"], "--set names train.epochs twice"),
+        (["--seeds", "0,x"], "--seeds is '0,x'"),
+    ],
+)
+def test_mistakes(flags, words, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["sweep", str(write_recipe(tmp_path)), "--out", str(out), *flags]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_combination_that_is_no_recipe():
+    with pytest.raises(InputError, match="temperature"):
+        combinations(load_recipe(DIGITS), parse_grid(["method.temperature=-1"]))
