@@ -28,6 +28,7 @@ from varcon.core import Batch, Data, Split
 from varcon.encoders import EncoderSettings
 from varcon.engine.journal import Averages
 from varcon.engine.optimizers import build_optimizer, set_learning_rate
+from varcon.engine.samples import SampleRecord
 from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions
 from varcon.recipe import Recipe, TrainSettings
 from varcon.run import build_method
@@ -135,8 +136,8 @@ def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[
     method, optimizer = built(recipe, data, device)
     generator = torch.Generator(device).manual_seed(0)
     scaler = torch.amp.GradScaler(device.type, enabled=False)
-    images = data.train.to(device)
-    step = Step(method, method, data, images, recipe, optimizer, scaler, generator, Averages())  # type: ignore[arg-type]
+    images, record = data.train.to(device), SampleRecord(IMAGES, device)
+    step = Step(method, method, data, images, recipe, optimizer, scaler, generator, Averages(), record)  # type: ignore[arg-type]
     run = GraphedStep(step) if device.type == "cuda" else step
     indices = torch.randperm(IMAGES, device=device)[: recipe.train.batch_size]
     return lambda: run(indices)

@@ -58,6 +58,7 @@ class Batch:
 class StepOutput:
     loss: Tensor
     metrics: dict[str, Tensor]  # scalars, detached
+    samples: dict[str, Tensor] = field(default_factory=dict)  # of each image [N], within [0, 1]
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,8 @@ def test_three_kills_and_resumes_end_at_the_same_bytes(tmp_path):
         assert not (killed / "encoder.safetensors").exists()
     subprocess.run([*command, str(killed)], check=True, capture_output=True)
     assert weights(killed) == weights(tmp_path / "whole")
+    for name in ("samples.jsonl", "samples.npz"):
+        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_resuming_refuses_another_recipe(tmp_path):

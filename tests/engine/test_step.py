@@ -11,6 +11,7 @@ from varcon.core import Progress
 from varcon.data import load
 from varcon.engine.journal import Averages
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
+from varcon.engine.samples import SampleRecord
 from varcon.engine.step import GraphedStep, Step, why_no_graph
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, TrainSettings, load_recipe
@@ -39,7 +40,8 @@ def build_step(recipe, data, device):
     generator = torch.Generator(device).manual_seed(1)
     optimizer, scaler = build_optimizer(method, recipe.train), torch.amp.GradScaler("cpu", enabled=False)
     images = data.train.to(device)
-    return Step(method, method, data, images, recipe, optimizer, scaler, generator, Averages())
+    record = SampleRecord(len(images), device)
+    return Step(method, method, data, images, recipe, optimizer, scaler, generator, Averages(), record)
 
 
 def take_steps(step, run, steps):

@@ -75,12 +75,12 @@ def union_over_processes(values: Tensor) -> Tensor:
     return torch.tensor(sorted({value for part in parts for value in part}), device=values.device)
 
 
-def gather(tensor: Tensor) -> list[Tensor]:
-    """One process's tensor after another, on the CPU; the shapes are equal."""
+def gather(value: Any) -> list[Any]:
+    """One process's value after another; tensors in it should lie on the CPU."""
     if not active():
-        return [tensor]
-    parts: list[Tensor] = [torch.empty(0)] * world_size()
-    dist.all_gather_object(parts, tensor.cpu())
+        return [value]
+    parts: list[Any] = [None] * world_size()
+    dist.all_gather_object(parts, value)
     return parts
 
 

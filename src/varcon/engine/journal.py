@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch import Tensor
@@ -21,13 +21,15 @@ class Journal:
         """On resuming, rows past the checkpoint are dropped, as they come again."""
         rows = read_rows(path) if path and resumed_at else []
         kept = [row for row in rows if row["step"] <= resumed_at]
-        self.seconds = kept[-1]["seconds"] if kept else 0.0  # of training that the kept rows tell of
-        self._file = None
-        if path:
+        self.seconds = kept[-1].get("seconds", 0.0) if kept else 0.0  # of training that the kept rows tell of
+        if path and path.exists():
             write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
-            self._file = path.open("a", encoding="utf-8")
+        self._path = path
+        self._file: TextIO | None = None
 
     def write(self, row: dict[str, Any]) -> None:
+        if self._path and not self._file:
+            self._file = self._path.open("a", encoding="utf-8")
         if self._file:
             self._file.write(json.dumps(row) + "\n")
             self._file.flush()

@@ -18,6 +18,7 @@ from varcon.engine import distributed
 from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
+from varcon.engine.samples import SampleRecord
 from varcon.engine.state import TrainingState
 from varcon.engine.step import GraphedStep, Step, measured_convolutions, why_no_graph
 from varcon.layers import check_queues
@@ -53,20 +54,28 @@ def fit(
         "training images": len(split),
         "classes": len(data.classes),
     }
-    state = TrainingState(folder / "last.ckpt", recipe, conditions, method, optimizer, scaler, generator)
+    record = SampleRecord(len(split), device)
+    state = TrainingState(
+        folder / "last.ckpt", recipe, conditions, method, optimizer, scaler, generator, record
+    )
     if resume:
         state.load()
     model: Callable[[Batch], StepOutput] = distributed.synchronised(method, device)
     if settings.compile and device.type == "cuda":
         model = torch.compile(model)
     averages = Averages()
-    step = Step(method, model, data, split, recipe, optimizer, scaler, generator, averages)
+    step = Step(method, model, data, split, recipe, optimizer, scaler, generator, averages, record)
     run_step = step if why_no_graph(recipe, device, world) else GraphedStep(step)
 
     saved = time.monotonic()
     order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
-    journal_path = folder / "metrics.jsonl" if distributed.is_main() else None
-    with Journal(journal_path, state.step) as journal, requests_to_stop() as stop, measured_convolutions():
+    main = distributed.is_main()
+    with (
+        Journal(folder / "metrics.jsonl" if main else None, state.step) as journal,
+        Journal(folder / "samples.jsonl" if main else None, state.step) as samples,
+        requests_to_stop() as stop,
+        measured_convolutions(),
+    ):
         began = time.monotonic() - journal.seconds
         while state.step < total_steps:
             progress = Progress(state.step, total_steps, steps_per_epoch)
@@ -94,6 +103,8 @@ def fit(
                 if not np.isfinite(row["loss"]):
                     raise RunError(diverged(state, f"the loss is {row['loss']}"))
                 journal.write(row)
+            if epoch_ends and (summaries := record.end_epoch()):
+                samples.write({"step": state.step, "epoch": progress.epoch, **summaries})
             watch(progress, row)
 
             asked = stop.number
@@ -108,6 +119,8 @@ def fit(
                 if state.step == total_steps or distributed.any_process(due, device):
                     state.save()
                     saved = time.monotonic()
+    if main:
+        record.write(folder / "samples.npz")
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import torch
 from varcon.core import InputError, Method
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadable
+from varcon.engine.samples import SampleRecord
 from varcon.recipe import Recipe, differences, recipe_to_dict
 
 # Settings that change how a run is carried out and not what it computes; resuming may change them.
@@ -33,10 +34,12 @@ class TrainingState:
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
     generator: torch.Generator  # of this process's augmentation
+    record: SampleRecord
     step: int = 0
 
     def save(self) -> None:
-        generators = distributed.gather(self.generator.get_state())
+        generators = distributed.gather(self.generator.get_state().cpu())
+        records = distributed.gather(self.record.state())
         if distributed.is_main():
             state = {
                 "recipe": recipe_to_dict(self.recipe),
@@ -46,6 +49,7 @@ class TrainingState:
                 "optimizer": self.optimizer.state_dict(),
                 "scaler": self.scaler.state_dict(),
                 "generators": generators,
+                "records": records,
             }
             save_checkpoint(self.path, state)
         distributed.barrier()
@@ -64,6 +68,7 @@ class TrainingState:
             self.optimizer.load_state_dict(state["optimizer"])
             self.scaler.load_state_dict(state["scaler"])
             self.generator.set_state(state["generators"][distributed.rank()])
+            self.record.restore(state["records"][distributed.rank()])
             self.step = state["step"]
         except (KeyError, IndexError, TypeError, AttributeError, RuntimeError):
             raise InputError(unreadable(self.path)) from None

@@ -18,6 +18,7 @@ from torch import Tensor
 from varcon.augment import draw_views
 from varcon.core import Batch, Data, Method, Split, StepOutput
 from varcon.engine.journal import Averages
+from varcon.engine.samples import SampleRecord
 from varcon.recipe import Recipe
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -37,6 +38,7 @@ class Step:
     scaler: torch.amp.GradScaler
     generator: torch.Generator
     averages: Averages
+    record: SampleRecord
 
     def __call__(self, indices: Tensor) -> None:
         data, precision = self.data, self.recipe.train.precision
@@ -52,6 +54,7 @@ class Step:
         self.optimizer.zero_grad()
         self.method.after_step()
         self.averages.add({"loss": output.loss, **output.metrics})
+        self.record.note(indices, output.samples)
 
 
 class GraphedStep:

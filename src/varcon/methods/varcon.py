@@ -55,7 +55,9 @@ class VarCon(Method):
         loss, terms = self.loss.with_terms(embeddings, batch.labels.repeat(len(batch.views)))
         means = {"kl": terms.kl, "nll": terms.nll, "confidence": terms.confidence, "tau2": terms.tau2}
         metrics = {name: values.mean() for name, values in means.items()}
-        return StepOutput(loss, {**metrics, "epsilon": self.loss.epsilon.detach().clone()})
+        metrics["epsilon"] = self.loss.epsilon.detach().clone()
+        of_each_image = terms.confidence.view(len(batch.views), -1).mean(0)
+        return StepOutput(loss, metrics, {"confidence": of_each_image})
 
     def after_step(self) -> None:
         self.loss.clamp_epsilon()
