@@ -151,12 +151,12 @@ def measured(
         finally:
             torch.cuda.empty_cache()
     began = time.perf_counter()
-    memory = allocated_on_cpu(work)  # warms up too
+    work()
     once = time.perf_counter() - began
     if once > longest:
         raise Refused(f"takes more than {longest:g} s")
     turns = max(1, min(repeats, int(longest / once)))
-    return Result(time_in_turn({name: work}, turns, warm_up=1)[name], memory)
+    return Result(time_in_turn({name: work}, turns, warm_up=0)[name], allocated_on_cpu(work))
 
 
 def allocated_on_cpu(work: Work) -> int:
@@ -222,7 +222,7 @@ def plot(sweeps: list[Sweep], path: Path) -> None:
                 axes.plot(list(found), costs, color="black", label=legend, **LOOKS[name])
             axes.set_xscale("log")
             axes.set_yscale("log")
-            sizes = next(iter(each.results.values()))
+            sizes = max(each.results.values(), key=len)
             axes.set_xticks(list(sizes), [short(size) for size in sizes])
             axes.minorticks_off()
             axes.grid(True, color="0.85", linewidth=0.6)
