@@ -1,0 +1,167 @@
+"""The adaptive temperature of every training image, and the images that the encoder is least sure of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from varcon.core import Data, Findings, InputError, Split
+from varcon.evaluations.frozen import FrozenEncoder
+from varcon.losses.varcon import class_sums, leave_one_out
+
+CELLS_AT_ONCE = 2**24  # of a [samples x classes] matrix: 128 MiB in float64, however many samples there are
+
+
+@dataclass(frozen=True)
+class AdaptiveTemperature:
+    """p_r, the posterior of an image's own class, and tau2 = (tau1 - epsilon) + 2 epsilon p_r, Eq. 13.
+
+    The posterior is the softmax of the cosines between the encoder's features and the classes' centroids
+    over all training images. Images of the lowest p_r are the hardest, and wrong labels are among them.
+    """
+
+    temperature: float = 0.1  # tau1
+    epsilon: float = 0.02  # half the range of tau2
+    # An image is part of its class's centroid, and the fewer there are the more it vouches for itself.
+    leave_one_out: bool = True  # compare an image with its class's other images alone
+    bins: int = 50  # of the density of tau2
+    hardest: int = 100  # images to list, at most
+    hardest_per_class: int = 5
+
+    def __post_init__(self) -> None:
+        check_temperature("temperature", self.temperature)
+        if not 0 <= self.epsilon < self.temperature:
+            raise InputError(
+                f"temperature.epsilon is {self.epsilon}; it must be at least 0 and below the temperature "
+                f"{self.temperature}"
+            )
+        for name in ("bins", "hardest", "hardest_per_class"):
+            if getattr(self, name) < 1:
+                raise InputError(f"temperature.{name} is {getattr(self, name)}; it must be at least 1")
+
+    def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
+        features, labels = checked_features(encoder, data.train)
+        centroids = class_centroids(features, labels, data.classes)
+        p, rivals = confidence(features, labels, centroids, self.temperature, self.leave_one_out)
+        low, high = self.temperature - self.epsilon, self.temperature + self.epsilon
+        tau2 = (low + 2 * self.epsilon * p).clip(low, high)  # rounding must not lead out of the density
+        density, edges = np.histogram(tau2, self.bins, (low, high), density=True)
+        least, lower, median, upper, most = np.quantile(tau2, [0, 0.25, 0.5, 0.75, 1])
+        scores = {
+            "tau2_mean": tau2.mean(),
+            "tau2_std": tau2.std(),
+            "tau2_min": least,
+            "tau2_q25": lower,
+            "tau2_median": median,
+            "tau2_q75": upper,
+            "tau2_max": most,
+            "confidence_mean": p.mean(),
+            "disagreement": 100 * (p < rivals.posterior).mean(),  # percent that look like another class
+            "epsilon": self.epsilon,
+        }
+        order = np.argsort(p, kind="stable")
+        hardest = order[: self.hardest]
+        own = labels.cpu().numpy()
+        arrays = {
+            "confidence": p.astype(np.float32),  # [N] in the order of the training images
+            "density": density,
+            "edges": edges,
+            "hardest": hardest,  # places among the training images, the hardest first
+            "hardest_labels": own[hardest],
+            "hardest_rivals": rivals.classes[hardest],  # what each looks like instead
+            "hardest_confidence": p[hardest],
+            "hardest_per_class": first_of_each(order, own, len(data.classes), self.hardest_per_class),
+        }
+        return Findings({name: float(value) for name, value in scores.items()}, arrays)
+
+
+class Centroids(NamedTuple):
+    directions: Tensor  # [C, F] unit vectors
+    sums: Tensor  # [C, F] of the normalised features of each class
+    counts: Tensor  # [C]
+
+
+class Rivals(NamedTuple):
+    """The most likely class of each image but its own."""
+
+    classes: np.ndarray  # [N]
+    posterior: np.ndarray  # [N]
+
+
+def check_temperature(section: str, value: float) -> None:
+    if not 0 < value < np.inf:
+        raise InputError(f"{section}.temperature is {value}; it must be above 0 and finite")
+
+
+def checked_features(encoder: FrozenEncoder, split: Split) -> tuple[Tensor, Tensor]:
+    """The features and labels of a split, on the encoder's device."""
+    if not len(split):
+        raise InputError("there are no images to evaluate on; give at least one of each part")
+    features = encoder.features(split)
+    check_finite(features)
+    return features, split.labels.to(encoder.device)
+
+
+def check_finite(features: Tensor) -> None:
+    if not torch.stack(torch.aminmax(features)).isfinite().all():
+        raise InputError("the encoder's features hold NaN or infinity; train it with a lower learning rate")
+
+
+@torch.no_grad()
+def class_centroids(features: Tensor, labels: Tensor, classes: list[str]) -> Centroids:
+    if len(classes) < 2:
+        raise InputError("the data have one class only; a class posterior needs at least two")
+    sums = features.new_zeros(len(classes), features.shape[1])
+    counts = features.new_zeros(len(classes))
+    for block in row_blocks(len(features), features.shape[1]):
+        part = class_sums(F.normalize(features[block], dim=1), labels[block], len(classes))
+        sums, counts = sums + part[0], counts + part[1]
+    if not counts.all():
+        missing = int((counts == 0).nonzero()[0])
+        raise InputError(f"class {classes[missing]!r} has no training image; add some or leave the class out")
+    return Centroids(F.normalize(sums, dim=1), sums, counts)
+
+
+@torch.no_grad()
+def confidence(
+    features: Tensor, labels: Tensor, centroids: Centroids, temperature: float, without_itself: bool
+) -> tuple[np.ndarray, Rivals]:
+    """The posterior of each image's own class [N], and its strongest rival."""
+    own, rival, rival_class = [], [], []
+    for block in row_blocks(len(features), len(centroids.counts)):
+        z, label = F.normalize(features[block], dim=1), labels[block, None]
+        cosine = z @ centroids.directions.T  # [rows, C]
+        if without_itself:
+            others = leave_one_out(z, label[:, 0], centroids.sums, centroids.counts, centroids.directions)
+            cosine.scatter_(1, label, (z * others).sum(1, keepdim=True))
+        p = (cosine.double() / temperature).softmax(1)
+        own.append(p.gather(1, label)[:, 0])
+        most, place = p.scatter(1, label, -1).max(1)
+        rival.append(most)
+        rival_class.append(place)
+    together = (torch.cat(parts).cpu().numpy() for parts in (own, rival_class, rival))
+    return next(together), Rivals(*together)
+
+
+def first_of_each(order: np.ndarray, labels: np.ndarray, classes: int, count: int) -> np.ndarray:
+    """The first `count` of each class in `order`, [classes, count]; -1 where a class has fewer."""
+    found = np.full((classes, count), -1)
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    sizes = np.bincount(labels, minlength=classes)
+    for label, (end, size) in enumerate(zip(sizes.cumsum(), sizes, strict=True)):
+        kept = min(count, size)
+        found[label, :kept] = by_class[end - size :][:kept]
+    return found
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Parts of the rows of a matrix that is too large to be made at once."""
+    step = max(1, CELLS_AT_ONCE // columns)
+    for start in range(0, rows, step):
+        yield slice(start, start + step)
