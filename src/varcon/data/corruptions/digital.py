@@ -13,9 +13,10 @@ from varcon.data.corruptions.draws import LEVELS, Draws
 
 
 def contrast(images: Tensor, draws: Draws, factor: float) -> Tensor:
+    _, _, height, width = images.shape
     pixels = images.float() / 255
-    sums = images.flatten(2).sum(dim=2)  # of whole numbers: exact in any order
-    means = (sums.float() / (255 * images[0, 0].numel()))[:, :, None, None]
+    sums = images.sum(dim=(2, 3), keepdim=True)  # of whole numbers: exact in any order
+    means = sums.float() / (255 * height * width)
     return (pixels - means) * factor + means
 
 
