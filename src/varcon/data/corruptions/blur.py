@@ -157,7 +157,7 @@ def _waves(height: int, width: int, reach: int, device: torch.device) -> list[Te
     """The pixels from the last to the first in groups that may be displaced at once.
 
     A pixel asks no further than `reach`. A row that begins reach + 1 steps after the one below it finds all
-    it may ask for done or undone just as one by one, in a sixth of the steps or less.
+    it may ask for done or undone just as one by one, in far fewer steps.
     """
     down, right = np.mgrid[height - reach : reach : -1, width - reach : reach : -1]
     step = (height - reach - down) * (reach + 1) + (width - reach - right)
