@@ -1,0 +1,243 @@
+"""How a classifier made from clean images fares on corrupted ones: the protocol of ImageNet-C and CIFAR-C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from varcon.augment import AugmentSettings
+from varcon.core import Data, Findings, InputError
+from varcon.data.corrupted_folder import CorruptedSplit, locate, open_corrupted
+from varcon.data.corruptions import NAMES, SEVERITIES, CorruptionName, corrupt
+from varcon.evaluations.accuracy import top_accuracy
+from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
+from varcon.evaluations.linear import linear_classifier
+
+Classify = Callable[[Tensor], Tensor]  # features [N, F] to class scores [N, C]
+AS_THEY_ARE = AugmentSettings(policy="none")
+
+
+@dataclass(frozen=True)
+class BaselineErrors:
+    """Top-1 errors in percent of the model that others are measured by, each the mean of five severities."""
+
+    clean: float = 0.0
+    gaussian_noise: float = 0.0
+    shot_noise: float = 0.0
+    impulse_noise: float = 0.0
+    defocus_blur: float = 0.0
+    glass_blur: float = 0.0
+    motion_blur: float = 0.0
+    zoom_blur: float = 0.0
+    snow: float = 0.0
+    frost: float = 0.0
+    fog: float = 0.0
+    brightness: float = 0.0
+    contrast: float = 0.0
+    elastic_transform: float = 0.0
+    pixelate: float = 0.0
+    jpeg_compression: float = 0.0
+
+
+# AlexNet on ImageNet-C, as published with it (Hendrycks and Dietterich, 2019); clean: torchvision's AlexNet.
+ALEXNET = BaselineErrors(
+    clean=43.48,
+    gaussian_noise=88.6428,
+    shot_noise=89.4468,
+    impulse_noise=92.2640,
+    defocus_blur=81.9880,
+    glass_blur=82.6268,
+    motion_blur=78.5948,
+    zoom_blur=79.8360,
+    snow=86.6816,
+    frost=82.6572,
+    fog=81.9324,
+    brightness=56.4592,
+    contrast=85.3204,
+    elastic_transform=64.6056,
+    pixelate=71.7840,
+    jpeg_compression=60.6500,
+)
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """A classifier on the features of the clean training images, applied to corrupted test images."""
+
+    corruptions: tuple[CorruptionName, ...] = NAMES
+    severities: tuple[int, ...] = SEVERITIES
+    path: str = ""  # a folder of CIFAR-10-C, CIFAR-100-C or ImageNet-C; empty: corrupted on the fly
+    images: int = 2000  # at most, drawn from the test images; each is seen under all of the above
+    classifier: Literal["linear", "centroid"] = (
+        "linear"  # centroid: the class whose mean direction is nearest
+    )
+    steps: int = 1000  # of SGD, for the linear classifier
+    batch_size: int = 1024
+    learning_rate: float = 5.0
+    baseline: Literal["none", "alexnet", "given"] = "none"  # alexnet is of ImageNet-C
+    given: BaselineErrors = field(default_factory=BaselineErrors)  # the errors behind baseline = given
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, chosen, allowed in (
+            ("corruptions", self.corruptions, NAMES),
+            ("severities", self.severities, SEVERITIES),
+        ):
+            if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(allowed):
+                raise InputError(
+                    f"robustness.{name} is {chosen}; choose one or more, none twice, of "
+                    f"{', '.join(map(str, allowed))}"
+                )
+        for name in ("images", "steps", "batch_size"):
+            if getattr(self, name) < 1:
+                raise InputError(f"robustness.{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 < self.learning_rate < float("inf"):
+            raise InputError(
+                f"robustness.learning_rate is {self.learning_rate}; it must be above 0 and finite"
+            )
+        for name, choices in (
+            ("classifier", ("linear", "centroid")),
+            ("baseline", ("none", "alexnet", "given")),
+        ):
+            if getattr(self, name) not in choices:
+                raise InputError(
+                    f"robustness.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}"
+                )
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"robustness.seed is {self.seed}; it must lie within 0..2**32-1")
+        if self.baseline != "none":
+            self._check_baseline()
+
+    def _check_baseline(self) -> None:
+        if set(self.severities) != set(SEVERITIES):
+            raise InputError(
+                f"robustness.severities is {self.severities} and a baseline's errors are means of the five: "
+                "measure all of them, or set robustness.baseline to none"
+            )
+        errors = self.baseline_errors
+        for name in self.corruptions:
+            if not 0 <= errors.clean < getattr(errors, name) <= 100:
+                raise InputError(
+                    f"robustness.given has the error {getattr(errors, name)} for {name} and {errors.clean} "
+                    "for clean images; give percentages, the first above the second"
+                )
+
+    @property
+    def baseline_errors(self) -> BaselineErrors:
+        return ALEXNET if self.baseline == "alexnet" else self.given
+
+    def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
+        if len(data.classes) < 2:
+            raise InputError("robustness compares classes and the data have only one; give at least two")
+        cells = [(name, severity) for name in self.corruptions for severity in self.severities]
+        if self.path:
+            for name, severity in cells:  # what is missing shows before the work begins
+                locate(self.path, name, severity)
+        classify = self._fit(encoder, data)
+        chosen = self._choose(len(data.test))
+        clean, _ = top_accuracy(
+            classify(encoder.features(data.test)[chosen.to(encoder.device)]),
+            data.test.labels[chosen].to(encoder.device),
+        )
+        accuracy = np.empty((len(self.corruptions), len(self.severities)))
+        for cell, (name, severity) in enumerate(cells):
+            split = self._open(name, severity, data, encoder.device)
+            accuracy.flat[cell] = self._accuracy(encoder, classify, split, cell, len(cells))
+        scores = {"clean": clean, "mean": float(accuracy.mean()), "images": float(len(chosen))}
+        scores |= {f"severity{s}": float(accuracy[:, i].mean()) for i, s in enumerate(self.severities)}
+        scores |= {name: float(accuracy[i].mean()) for i, name in enumerate(self.corruptions)}
+        scores |= self._corruption_errors(100 - accuracy.mean(axis=1), 100 - clean)
+        return Findings(
+            scores,
+            {
+                "accuracy": accuracy,  # [corruptions, severities]
+                "corruptions": np.array(self.corruptions),
+                "severities": np.array(self.severities),
+            },
+        )
+
+    def _open(self, name: str, severity: int, data: Data, device: torch.device) -> CorruptedSplit:
+        if self.path:
+            return open_corrupted(self.path, name, severity, data)
+
+        def read(positions: Tensor) -> Tensor:
+            return corrupt(data.test.images[positions].to(device), positions, name, severity, self.seed)
+
+        return CorruptedSplit(data.test.labels, read)
+
+    def _choose(self, count: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randperm(count, generator=generator)[: self.images].sort().values
+
+    def _accuracy(
+        self, encoder: FrozenEncoder, classify: Classify, split: CorruptedSplit, cell: int, cells: int
+    ) -> float:
+        chosen = self._choose(len(split.labels))
+        unused = torch.Generator(encoder.device)
+        right = 0
+        for start in range(0, len(chosen), IMAGES_AT_ONCE):
+            encoder.progress(cell * len(chosen) + start, cells * len(chosen), "encoding corrupted images")
+            positions = chosen[start : start + IMAGES_AT_ONCE]
+            images = split.read(positions).to(encoder.device)
+            # Not encoder.features, which keeps what it has encoded: 75 times the test images.
+            features = encoder.augmented_features(images, AS_THEY_ARE, unused)
+            labels = split.labels[positions].to(encoder.device)
+            right += int((classify(features).argmax(dim=1) == labels).sum())
+        return 100 * right / len(chosen)
+
+    def _corruption_errors(self, errors: np.ndarray, clean_error: float) -> dict[str, float]:
+        """Mean corruption errors; a relative one counts what the corruption adds to the clean error."""
+        scores = {"mce": float(errors.mean()), "relative_mce": float((errors - clean_error).mean())}
+        if self.baseline != "none":
+            baseline = self.baseline_errors
+            theirs = np.array([getattr(baseline, name) for name in self.corruptions])
+            relative = (errors - clean_error) / (theirs - baseline.clean)
+            scores["mce_over_baseline"] = float(100 * (errors / theirs).mean())
+            scores["relative_mce_over_baseline"] = float(100 * relative.mean())
+        return scores
+
+    def _fit(self, encoder: FrozenEncoder, data: Data) -> Classify:
+        features, labels = encoder.features(data.train), data.train.labels.to(encoder.device)
+        if self.classifier == "centroid":
+            return nearest_centroid(features, labels, len(data.classes))
+        return self._fit_linear(features, labels, len(data.classes), encoder)
+
+    def _fit_linear(self, features: Tensor, labels: Tensor, classes: int, encoder: FrozenEncoder) -> Classify:
+        """The linear probe's rule (see `LinearProbe`) for a number of steps instead of epochs."""
+        scale = features.norm(dim=1).mean().clamp_min(1e-12)
+        generator = torch.Generator().manual_seed(self.seed)
+        layer = linear_classifier(features.shape[1], classes, generator).to(features.device)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=self.learning_rate, momentum=0.9)
+        milestones = [int(self.steps * part) for part in (0.6, 0.75, 0.9)]
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
+        batches: list[Tensor] = []
+        for step in range(self.steps):
+            encoder.progress(step, self.steps, "training the classifier")
+            if not batches:
+                order = torch.randperm(len(labels), generator=generator)
+                batches = list(order.to(features.device).split(self.batch_size))
+            part = batches.pop()
+            F.cross_entropy(layer(features[part] / scale), labels[part]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+
+        @torch.no_grad()
+        def classify(queries: Tensor) -> Tensor:
+            return layer(queries / scale)
+
+        return classify
+
+
+def nearest_centroid(features: Tensor, labels: Tensor, classes: int) -> Classify:
+    """By the cosine to the mean of each class's directions."""
+    directions = F.normalize(features, dim=1)
+    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, directions)
+    centroids = F.normalize(sums, dim=1)  # [C, F]
+    return lambda queries: F.normalize(queries, dim=1) @ centroids.T
