@@ -23,7 +23,8 @@ class FewShot:
     """Classifiers on random class-balanced parts of the training features, judged on all test images.
 
     Subset s of N images per class is what data.subset.few_per_class draws with the seed `seed` + s. The
-    logistic regression chooses its penalty within the subset: labels outside of it are not looked at.
+    logistic regression chooses its penalty within the subset: labels outside of it are not looked at. An
+    encoder trained with all labels has seen them, though; few labels altogether are a run on few_per_class.
     """
 
     per_class: tuple[int, ...] = ()  # images; empty: 1, 2, 5, 10, 20, 50, 100 as far as every class has them

@@ -176,7 +176,7 @@ class LogisticProblem:
         self.weight = axes.new_zeros(num_classes, axes.shape[1])
         self.bias = axes.new_zeros(num_classes)
 
-    def solve(self, penalty: float, passes: int = 500, tolerance: float = 3e-7) -> LinearModel:
+    def solve(self, penalty: float, passes: int = 500, tolerance: float = 1e-6) -> LinearModel:
         """Begins with the last solution; `tolerance` bounds the slopes left, in those variables."""
         done = 0
         while done < passes and not self._go_on(penalty, min(PASSES_A_ROUND, passes - done), tolerance):
