@@ -104,7 +104,7 @@ class LogisticProbe:
         if tried:
             best = max(tried, key=lambda penalty: tried[penalty])
         else:
-            best = self.least if self.steps == 1 else NOTHING_HELD_OUT
+            best = self.least if self.steps == 1 else min(max(NOTHING_HELD_OUT, self.least), self.greatest)
         problem = LogisticProblem(features, targets, num_classes)
         model = problem.solve(best * problem.total_variance, self.passes)
         return Chosen(model, best, {penalty: judgement for penalty, (judgement, _) in tried.items()})
