@@ -1,0 +1,50 @@
+"""Parts of a split, drawn class by class."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from varcon.core import InputError, Split
+
+
+def few_per_class(split: Split, per_class: int, seed: int) -> Split:
+    """A random part of a split with `per_class` images of every class; of one seed, the smaller parts lie
+    within the larger."""
+    chosen = few_indices(split.labels, per_class, seed)
+    return Split(split.images[chosen.to(split.images.device)], split.labels[chosen])
+
+
+def few_indices(labels: Tensor, per_class: int, seed: int) -> Tensor:
+    """The positions of `few_per_class`, ascending, where the labels are."""
+    if per_class < 1:
+        raise InputError(f"{per_class} images per class are asked for; it must be at least 1")
+    counts = labels.bincount()
+    fewest = int(counts.min()) if len(counts) else 0
+    if fewest < per_class:
+        where = f"class {int(counts.argmin())} has {fewest}" if len(counts) else "there are none"
+        raise InputError(f"{per_class} images per class are asked for and {where}; ask for fewer")
+    return (rank_in_class(labels, seed) < per_class).nonzero().flatten()
+
+
+def hold_out(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """The positions kept and those held out, which are this share of each class.
+
+    Every class keeps an image, and one of two images or more gives one away.
+    """
+    counts = labels.bincount()
+    given = (counts * share).round().long().clamp_min(1).minimum((counts - 1).clamp_min(0))
+    held = rank_in_class(labels, seed) < given[labels]
+    return (~held).nonzero().flatten(), held.nonzero().flatten()
+
+
+def rank_in_class(labels: Tensor, seed: int) -> Tensor:
+    """Each image's place, from 0, in a random order of its class."""
+    # Drawn on the CPU: the same images on every device.
+    shuffled = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
+    order = shuffled[labels[shuffled].argsort(stable=True)]  # by class, at random within it
+    counts = labels.bincount()
+    begins = counts.cumsum(0) - counts
+    ranks = torch.empty_like(labels)
+    ranks[order] = torch.arange(len(labels), device=labels.device) - begins[labels[order]]
+    return ranks

@@ -1,0 +1,124 @@
+"""A copy of the encoder trained on with a linear head: where the frozen features are not the last word."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from varcon.augment import AugmentSettings, augment, prepare
+from varcon.core import Data, Findings, InputError, Split
+from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
+from varcon.evaluations.linear import linear_classifier
+from varcon.evaluations.metrics import mean_per_class, top1
+from varcon.evaluations.transfer import Target, open_target
+
+
+@dataclass(frozen=True)
+class FineTune:
+    """SGD with Nesterov momentum 0.9 on all weights, the rate falling to zero along a cosine."""
+
+    target: Target | None = None  # the data to train on; None: the encoder's own
+    epochs: int = 10
+    batch_size: int = 64
+    learning_rate: float = 0.01
+    weight_decay: float = 1e-4
+    augment: Literal["none", "crop-flip", "sim"] = "crop-flip"
+    flip: float = 0.5  # probability of a mirrored image; 0 where mirroring changes the class
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("batch_size", 2)):  # of one image a batch norm learns nothing
+            if getattr(self, name) < least:
+                raise InputError(f"finetune.{name} is {getattr(self, name)}; it must be at least {least}")
+        if not 0 < self.learning_rate < math.inf:
+            raise InputError(f"finetune.learning_rate is {self.learning_rate}; it must be above 0 and finite")
+        if not 0 <= self.weight_decay < math.inf:
+            raise InputError(
+                f"finetune.weight_decay is {self.weight_decay}; it must be at least 0 and finite"
+            )
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"finetune.seed is {self.seed}; it must lie within 0..2**32-1")
+        AugmentSettings(policy=self.augment, flip=self.flip)  # refuses what it cannot do
+
+    @property
+    def name(self) -> str:
+        """Of the findings: one for each target."""
+        return f"finetune-{self.target.name}" if self.target else "finetune"
+
+    def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
+        other = open_target(self.target, encoder, data) if self.target else data
+        if len(other.train) < 2 or len(other.classes) < 2:
+            raise InputError("fine-tuning needs two classes and an image of each at least; give more data")
+        cuda = [encoder.device] if encoder.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=cuda):  # an encoder with dropout draws from the global state
+            torch.manual_seed(self.seed)
+            return self._train(encoder, other)
+
+    def _train(self, encoder: FrozenEncoder, data: Data) -> Findings:
+        device = encoder.device
+        labels, test_labels = data.train.labels.to(device), data.test.labels.to(device)
+        policy = AugmentSettings(policy=self.augment, flip=self.flip, shift=usual_shift(data.train))
+        drawing = torch.Generator(device).manual_seed(self.seed)
+        ordering = torch.Generator().manual_seed(self.seed)
+        body = copy.deepcopy(encoder.encoder).requires_grad_(True)
+        width = outputs_of(body, Split(data.train.images[:1], data.train.labels[:1]), encoder).shape[1]
+        head = linear_classifier(width, len(data.classes), ordering).to(device)
+        model = nn.Sequential(body, head)
+        optimizer = torch.optim.SGD(
+            model.parameters(),
+            lr=self.learning_rate,
+            momentum=0.9,
+            nesterov=True,
+            weight_decay=self.weight_decay,
+        )
+        steps_an_epoch = math.ceil(len(labels) / self.batch_size)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs * steps_an_epoch)
+        losses, accuracy, per_class = [], [], []
+        for epoch in range(self.epochs):
+            encoder.progress(epoch, self.epochs, "fine-tuning")
+            model.train()
+            total = torch.zeros((), device=device)
+            # Parts of equal size: a last one of a single image would stop the batch norm.
+            for part in torch.randperm(len(labels), generator=ordering).tensor_split(steps_an_epoch):
+                images = data.train.images[part].to(device)
+                views = augment(images, policy, encoder.mean, encoder.std, drawing)
+                loss = F.cross_entropy(model(views), labels[part.to(device)])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                schedule.step()
+                total += loss.detach() * len(part)
+            losses.append(total.item() / len(labels))
+            if not math.isfinite(losses[-1]):
+                raise InputError(
+                    f"fine-tuning diverged in epoch {epoch + 1}; lower finetune.learning_rate, "
+                    f"which is {self.learning_rate}"
+                )
+            outputs = outputs_of(model, data.test, encoder)
+            accuracy.append(top1(outputs, test_labels))
+            per_class.append(mean_per_class(outputs, test_labels))
+        best = int(np.argmax(accuracy))
+        # Each measure at its own best epoch, which the test images choose: kinder than the last.
+        scores = {"last": accuracy[-1], "best": accuracy[best], "best_epoch": float(best + 1)}
+        scores |= {"last_mean_per_class": per_class[-1], "best_mean_per_class": max(per_class)}
+        arrays = {"loss": losses, "accuracy": accuracy, "mean_per_class": per_class}
+        return Findings(scores, {name: np.array(values) for name, values in arrays.items()})
+
+
+@torch.no_grad()
+def outputs_of(model: nn.Module, split: Split, encoder: FrozenEncoder) -> Tensor:
+    model.eval()
+    parts = split.images.split(IMAGES_AT_ONCE)
+    return torch.cat([model(prepare(part.to(encoder.device), encoder.mean, encoder.std)) for part in parts])
+
+
+def usual_shift(split: Split) -> int:
+    """An eighth of the side: 4 pixels of 32, and no more than small images allow."""
+    return max(1, split.images.shape[-1] // 8)

@@ -1,0 +1,54 @@
+import pytest
+import torch
+
+from varcon.core import InputError, Split
+from varcon.data import DataSettings, load
+from varcon.data.subset import few_indices, few_per_class, hold_out
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load(DataSettings()).train
+
+
+@pytest.mark.parametrize("per_class", [1, 7, 100])
+def test_every_class_has_as_many_images_as_asked(digits, per_class):
+    few = few_per_class(digits, per_class, seed=3)
+    assert few.labels.bincount().tolist() == [per_class] * 10
+    # Each is an image of the split with its own label, and none comes twice.
+    known = {(bytes(i.numpy()), int(y)) for i, y in zip(digits.images, digits.labels, strict=True)}
+    assert {(bytes(i.numpy()), int(y)) for i, y in zip(few.images, few.labels, strict=True)} <= known
+    assert len(few_indices(digits.labels, per_class, 3).unique()) == 10 * per_class
+
+
+def test_the_seed_decides_and_smaller_parts_lie_within_larger(digits):
+    ten, again, other, twenty = (
+        set(few_indices(digits.labels, n, seed).tolist()) for n, seed in ((10, 0), (10, 0), (10, 1), (20, 0))
+    )
+    assert ten == again != other
+    assert ten < twenty
+
+
+def test_every_image_is_as_likely_as_another():
+    labels = torch.tensor([0, 1, 0, 1, 0, 1, 1])
+    drawn = torch.zeros(7)
+    for seed in range(800):
+        drawn[few_indices(labels, 1, seed)] += 1 / 800
+    torch.testing.assert_close(drawn, torch.where(labels == 0, 1 / 3, 1 / 4), atol=0.05, rtol=0)
+
+
+def test_too_many_are_refused(digits):
+    with pytest.raises(InputError, match=r"500 images per class are asked for and class \d has 1\d\d"):
+        few_per_class(digits, 500, seed=0)
+    with pytest.raises(InputError, match="at least 1"):
+        few_per_class(digits, 0, seed=0)
+    with pytest.raises(InputError, match="there are none"):
+        few_per_class(Split(torch.zeros(0, 3, 2, 2, dtype=torch.uint8), torch.zeros(0).long()), 1, seed=0)
+
+
+def test_held_out_images_are_a_share_of_each_class():
+    labels = torch.tensor([0] * 10 + [1] * 100 + [2] * 2 + [3])[torch.randperm(113)]
+    kept, held = hold_out(labels, 0.2, seed=0)
+    assert labels[held].bincount(minlength=4).tolist() == [2, 20, 1, 0]
+    assert sorted(kept.tolist() + held.tolist()) == list(range(113))
+    assert labels[hold_out(labels, 0.99, seed=0)[0]].bincount().tolist() == [1, 1, 1, 1]

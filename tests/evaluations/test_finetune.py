@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+
+from varcon.core import Data, InputError, Split
+from varcon.data import DataSettings, load
+from varcon.encoders import EncoderSettings
+from varcon.evaluations.finetune import FineTune
+from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
+from varcon.evaluations.logistic import LogisticProbe
+from varcon.evaluations.transfer import parse_target
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load(DataSettings())
+
+
+def untrained(data):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return FrozenEncoder(EncoderSettings().build(), data, CPU)
+
+
+def test_the_copy_learns_and_the_encoder_stays(digits):
+    encoder = untrained(digits)
+    before = {name: value.clone() for name, value in encoder.encoder.state_dict().items()}
+    features = encoder.features(digits.test).clone()
+    state = torch.get_rng_state()
+    findings = FineTune(epochs=3, learning_rate=0.1, flip=0.0)(encoder, digits)
+    assert torch.equal(torch.get_rng_state(), state)
+    after = encoder.encoder.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert not encoder.encoder.training
+    assert not any(weight.requires_grad for weight in encoder.encoder.parameters())
+    assert torch.equal(FrozenEncoder(encoder.encoder, digits, CPU).features(digits.test), features)
+    # A linear classifier on the untrained features is what the weights' training must beat.
+    frozen = LogisticProbe(steps=9)(encoder, digits).scores["top1"]
+    assert findings.scores["last"] > frozen + 1
+    assert (np.diff(findings.arrays["loss"]) < 0).all()
+
+
+def test_scores_come_from_the_curves(digits):
+    encoder = untrained(digits)
+    few = Data(
+        Split(digits.train.images[:129], digits.train.labels[:129]),  # 129 = 2 * 64 + 1
+        digits.test,
+        digits.classes,
+        digits.mean,
+        digits.std,
+    )
+    first, again, other = (FineTune(epochs=2, augment="sim", seed=s)(encoder, few) for s in (0, 0, 1))
+    assert (first.arrays["loss"] == again.arrays["loss"]).all()
+    assert (first.arrays["loss"] != other.arrays["loss"]).any()
+    curve, per_class = first.arrays["accuracy"], first.arrays["mean_per_class"]
+    assert first.scores["last"] == curve[-1]
+    assert first.scores["best"] == curve.max() == curve[int(first.scores["best_epoch"]) - 1]
+    assert first.scores["last_mean_per_class"] == per_class[-1]
+    assert first.scores["best_mean_per_class"] == per_class.max()
+
+
+def test_another_data_set(digits, tmp_path):
+    """Bright and dark images, of another size than the encoder's, with two classes and not ten."""
+    generator = torch.Generator().manual_seed(0)
+    labels = np.arange(40) % 2
+    images = torch.randint(0, 100, (40, 12, 12), generator=generator).numpy() + 150 * labels[:, None, None]
+    images = images.astype(np.uint8)
+    path = tmp_path / "light.npz"
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    evaluation = FineTune(target=parse_target(f"light={path}"), epochs=4, batch_size=8, learning_rate=0.1)
+    assert evaluation.name == "finetune-light"
+    assert FineTune().name == "finetune"
+    assert evaluation(untrained(digits), digits).scores["best"] == 100
+
+
+def test_what_cannot_be(digits):
+    single = Split(digits.train.images[:1], torch.zeros(1, dtype=torch.int64))
+    data = Data(single, single, ["a"], digits.mean, digits.std)
+    with pytest.raises(InputError, match="needs two classes"):
+        FineTune()(raw_pixels(data, CPU), data)
+    with pytest.raises(InputError, match=r"diverged in epoch 1; lower finetune\.learning_rate"):
+        FineTune(learning_rate=1e30, epochs=1)(untrained(digits), digits)
+    for settings in (
+        {"epochs": 0},
+        {"batch_size": 1},
+        {"learning_rate": 0.0},
+        {"weight_decay": -1},
+        {"seed": -1},
+    ):
+        with pytest.raises(InputError, match=rf"finetune\.{next(iter(settings))} is"):
+            FineTune(**settings)
+    with pytest.raises(InputError, match="policy"):
+        FineTune(augment="mix")
+
+
+@pytest.mark.gpu
+def test_the_gpu_learns_too(digits):
+    encoder = FrozenEncoder(EncoderSettings().build(), digits, torch.device("cuda"))
+    assert FineTune(epochs=3, learning_rate=0.1, flip=0.0)(encoder, digits).scores["last"] > 90
