@@ -9,7 +9,7 @@ from typing import Annotated, Generic
 import tyro
 
 from varcon.budget import Budget
-from varcon.evaluations import EvaluateSettings
+from varcon.evaluations import EvaluateSettings, FurtherSettings
 from varcon.methods import METHODS
 from varcon.recipe import MethodSettings, Recipe
 
@@ -29,11 +29,21 @@ class Train(Generic[MethodSettings]):
 
 @dataclass
 class Evaluate:
-    """Judge a trained run by nearest neighbours, by a linear probe and by a map of its test images."""
+    """Judge a trained run by nearest neighbours, by a linear probe, by a map of its test images, and more.
+
+    Features are encoded once and kept in the run's folder.
+    """
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """the folder of a finished run"""
     settings: Annotated[EvaluateSettings, tyro.conf.arg(name="")]
+    further: Annotated[FurtherSettings, tyro.conf.arg(name="")]
+    only: str = "standard"
+    """evaluations, separated by commas: pixels, knn, linear, rank, classifier and map2d, together standard;
+    with centroid, logistic, fewshot, clustering, similarity, temperature, calibration, outliers and
+    robustness, together all; or real, transfer, finetune"""
+    target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
+    """a data set to transfer to, by its name and folder; may be given several times"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie now, if they have moved since training"""
     device: str = "auto"

@@ -25,10 +25,16 @@ from varcon.arguments import Compare, Demo, Evaluate, Report, Sweep, Train
 from varcon.core import Findings, InputError, RunError
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
-from varcon.evaluations import EvaluateSettings
+from varcon.evaluations import (
+    STANDARD,
+    EvaluateSettings,
+    FurtherSettings,
+    chosen_evaluations,
+    parse_targets,
+)
 from varcon.recipe import DIGITS, Recipe, did_you_mean, load_recipe
 from varcon.runs import Planned, Result
-from varcon.terminal import Bar, score_table, show
+from varcon.terminal import Bar, findings_table, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -127,11 +133,34 @@ def train_with_bar(
 
 def evaluate(arguments: list[str], console: Console) -> None:
     folder = Path(arguments[0]) if arguments and not arguments[0].startswith("-") else None
-    settings = run.stored_recipe(folder).evaluate if folder else EvaluateSettings()
-    default = Evaluate(run=folder or tyro.MISSING, settings=settings)
-    chosen = parse(Evaluate, "evaluate", arguments, default=default)
-    found = evaluate_with_bar(chosen.run, chosen.settings, chosen.data_path, chosen.device, console)
-    console.print(score_table([found]))
+    recipe = run.stored_recipe(folder) if folder else Recipe()
+    further = FurtherSettings().at_temperature(recipe.method)
+    default = Evaluate(run=folder or tyro.MISSING, settings=recipe.evaluate, further=further)
+    # A setting that is itself settings, or none, would else become a command of its own.
+    chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
+    only, further = chosen_evaluations(chosen.only), chosen.further
+    if chosen.target:
+        targets = parse_targets(chosen.target)
+        further = replace(
+            further,
+            transfer=replace(further.transfer, targets=targets),
+            finetune=replace(further.finetune, target=targets[0]),
+        )
+    with Bar(console, "judging") as bar:
+        found = run.evaluate(
+            chosen.run,
+            chosen.settings,
+            chosen.data_path,
+            chosen.device,
+            bar.progress,
+            lambda name, _: bar.note(f"judged by {name}"),
+            only,
+            further,
+        )
+    if set(STANDARD) <= {*only, "classifier"} and "knn" in found:
+        console.print(score_table([found]))
+    for name in (name for name in found if name not in STANDARD and not name.startswith("linear")):
+        console.print(findings_table(name, found[name]))
     console.print(f"next: varcon report {chosen.run}", soft_wrap=True)
 
 

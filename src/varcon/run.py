@@ -29,7 +29,8 @@ from varcon.engine.checkpoint import load_weights, save_weights
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
-from varcon.evaluations import EvaluateSettings
+from varcon.evaluations import FURTHER, STANDARD, EvaluateSettings, FurtherSettings
+from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.rank import Rank
@@ -88,15 +89,19 @@ def evaluate(
     device: str = "auto",
     progress: OnProgress | None = None,
     found: Callable[[str, Findings], None] = lambda name, findings: None,
+    only: Sequence[str] = STANDARD,
+    further: FurtherSettings | None = None,
 ) -> dict[str, Findings]:
     """Judges a finished run and writes what it finds into the run's folder.
 
     `data_path` says where the data lie now, if not where the recipe has them; `found` is called with
-    each evaluation's name and findings as they come.
+    each evaluation's name and findings as they come. `only` names the evaluations, `further` sets those
+    that a recipe does not. The features are encoded once and kept in the folder.
     """
     folder = Path(folder)
     recipe = stored_recipe(folder)
     settings = settings or recipe.evaluate
+    further = further or FurtherSettings().at_temperature(recipe.method)
     weights = folder / "encoder.safetensors"
     if not weights.exists():
         raise InputError(
@@ -118,15 +123,21 @@ def evaluate(
     if (folder / "classifier.safetensors").exists():
         layer: nn.Linear = nn.utils.skip_init(nn.Linear, encoder.features, len(data.classes))
         load_weights(folder / "classifier.safetensors", layer)
-        tasks["classifier"] = (OwnClassifier(layer.to(where)), frozen)
+        layer = layer.to(where)
+        tasks["classifier"] = (OwnClassifier(layer), frozen)
+        tasks["classifier-calibration"] = (ClassifierCalibration(layer, further.calibration), frozen)
+    tasks |= {name: (getattr(further, name), frozen) for name in FURTHER}
     tasks["map2d"] = (settings.map2d, frozen)  # the slowest last: the numbers are there before the picture
+    also = {"linear": settings.linear.name, "calibration": "classifier-calibration"}
+    wanted = {*only, *(also[name] for name in only if name in also)}
     results = {}
     for name, (evaluation, what) in tasks.items():
-        began = time.perf_counter()
-        with memory_errors():
-            results[name] = evaluation(what, data)
-        write_findings(folder, name, results[name], evaluation, time.perf_counter() - began)
-        found(name, results[name])
+        if name in wanted:
+            began = time.perf_counter()
+            with memory_errors():
+                results[name] = evaluation(what, data)
+            write_findings(folder, name, results[name], evaluation, time.perf_counter() - began)
+            found(name, results[name])
     return results
 
 

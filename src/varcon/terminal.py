@@ -104,3 +104,10 @@ def show(table: list[list[str]], console: Console) -> None:
     for row in rows:
         shown.add_row(*row)
     console.print(shown)
+
+
+def findings_table(name: str, findings: Findings) -> Table:
+    table = Table(name, "", box=box.SIMPLE_HEAD)
+    for score, value in findings.scores.items():
+        table.add_row(score, f"{value:.4g}")
+    return table

@@ -2,15 +2,96 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from varcon.core import InputError
+from varcon.data import DATASETS, DataSettings
+from varcon.evaluations.calibration import Calibration
+from varcon.evaluations.centroid import NearestCentroid
+from varcon.evaluations.clustering import Clustering
+from varcon.evaluations.fewshot import FewShot
+from varcon.evaluations.finetune import FineTune
 from varcon.evaluations.knn import KNN
 from varcon.evaluations.linear import LinearProbe
+from varcon.evaluations.logistic import LogisticProbe
 from varcon.evaluations.map2d import Map2D
+from varcon.evaluations.outliers import Outliers
+from varcon.evaluations.real import ReaL
+from varcon.evaluations.robustness import Robustness
+from varcon.evaluations.similarity import ClassSimilarity
+from varcon.evaluations.temperature import AdaptiveTemperature
+from varcon.evaluations.transfer import Target, Transfer
 
 
 @dataclass(frozen=True)
 class EvaluateSettings:
+    """Of the evaluations that every run gets, and that a recipe may set."""
+
     knn: KNN = field(default_factory=KNN)
     linear: LinearProbe = field(default_factory=LinearProbe)
     map2d: Map2D = field(default_factory=Map2D)
+
+
+@dataclass(frozen=True)
+class FurtherSettings:
+    """Of those that are asked for by name."""
+
+    centroid: NearestCentroid = field(default_factory=NearestCentroid)
+    logistic: LogisticProbe = field(default_factory=LogisticProbe)
+    fewshot: FewShot = field(default_factory=FewShot)
+    clustering: Clustering = field(default_factory=Clustering)
+    similarity: ClassSimilarity = field(default_factory=ClassSimilarity)
+    temperature: AdaptiveTemperature = field(default_factory=AdaptiveTemperature)
+    calibration: Calibration = field(default_factory=Calibration)
+    outliers: Outliers = field(default_factory=Outliers)
+    robustness: Robustness = field(default_factory=Robustness)
+    real: ReaL = field(default_factory=ReaL)
+    transfer: Transfer = field(default_factory=Transfer)
+    finetune: FineTune = field(default_factory=FineTune)
+
+    def at_temperature(self, method: Any) -> FurtherSettings:
+        """With a method's own temperatures, where it has any, in place of the defaults."""
+        tau1 = getattr(method, "varcon_temperature", getattr(method, "temperature", None))
+        if tau1 is None:
+            return self
+        epsilon = getattr(method, "epsilon", self.temperature.epsilon)
+        return replace(
+            self,
+            temperature=replace(self.temperature, temperature=tau1, epsilon=min(epsilon, 0.99 * tau1)),
+            calibration=replace(self.calibration, temperature=tau1),
+            outliers=replace(self.outliers, temperature=tau1),
+        )
+
+
+STANDARD = ("pixels", "knn", "linear", "rank", "classifier", "map2d")
+FURTHER = tuple(FurtherSettings.__dataclass_fields__)
+
+
+def chosen_evaluations(only: str) -> tuple[str, ...]:
+    """Names from a list with commas; "standard" and "all" stand for several, nothing for the standard."""
+    names: list[str] = []
+    for name in (part.strip() for part in only.split(",")):
+        if name in ("", "standard"):
+            names += STANDARD
+        elif name == "all":  # but for those that need more than the run: other data, labels, hours
+            names += [*STANDARD, *(one for one in FURTHER if one not in ("real", "transfer", "finetune"))]
+        elif name in (*STANDARD, *FURTHER):
+            names.append(name)
+        else:
+            known = ", ".join((*STANDARD, *FURTHER, "standard", "all"))
+            raise InputError(f"there is no evaluation {name!r}; choose from {known}")
+    return tuple(dict.fromkeys(names))
+
+
+def parse_targets(texts: Sequence[str], image_size: int = 0) -> tuple[Target, ...]:
+    """From NAME=PATH: a data set that this project reads by name, or else a folder of images."""
+    targets = []
+    for text in texts:
+        name, equals, path = text.partition("=")
+        if not equals or not path:
+            raise InputError(f"--target is {text!r}; write it as NAME=PATH, for example flowers=~/flowers102")
+        reader = name if name in DATASETS else "folder"
+        targets.append(Target(name, DataSettings(reader, path, image_size)))  # type: ignore[arg-type]
+    return tuple(targets)

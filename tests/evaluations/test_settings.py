@@ -1,0 +1,123 @@
+"""Which evaluations are chosen, and with what."""
+
+import numpy as np
+import pytest
+import torch
+
+import varcon
+from varcon import InputError, Recipe
+from varcon.cli import main
+from varcon.data import DataSettings
+from varcon.evaluations import FURTHER, STANDARD, FurtherSettings, chosen_evaluations, parse_targets
+from varcon.evaluations.frozen import FrozenEncoder
+from varcon.methods import METHODS
+from varcon.recipe import TrainSettings
+
+
+def test_names_stand_for_evaluations():
+    assert chosen_evaluations("") == chosen_evaluations("standard") == STANDARD
+    assert chosen_evaluations("knn, clustering,knn") == ("knn", "clustering")
+    everything = set(chosen_evaluations("all,transfer,finetune,real"))
+    assert everything == {*STANDARD, *FURTHER}
+    with pytest.raises(InputError, match=r"there is no evaluation 'clusterin'; choose from pixels, knn"):
+        chosen_evaluations("clusterin")
+
+
+def test_targets_by_name_and_path():
+    flowers, cifar = parse_targets(["flowers=some/where", "cifar10=data"])
+    assert (flowers.name, flowers.data, flowers.measure) == (
+        "flowers",
+        DataSettings("folder", "some/where"),
+        "mean-per-class",
+    )
+    assert cifar.data == DataSettings("cifar10", "data")
+    with pytest.raises(InputError, match="--target is 'flowers'; write it as NAME=PATH"):
+        parse_targets(["flowers"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_runs_own_temperature_is_taken(name):
+    method = METHODS[name].Settings()
+    further = FurtherSettings().at_temperature(method)
+    expected = getattr(method, "varcon_temperature", getattr(method, "temperature", 0.1))
+    assert further.calibration.temperature == further.outliers.temperature == expected
+    assert further.temperature.temperature == expected
+    assert further.temperature.epsilon < expected
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    """Two kinds of images, dark and bright."""
+    folder = tmp_path_factory.mktemp("further")
+    labels = np.arange(48) % 2
+    images = np.random.default_rng(0).integers(0, 60, (48, 8, 8)) + 150 * labels[:, None, None]
+    np.savez(
+        folder / "few.npz",
+        train_images=images.astype(np.uint8),
+        train_labels=labels,
+        test_images=images[::-1].astype(np.uint8),
+        test_labels=labels[::-1],
+    )
+    train = TrainSettings(epochs=1, batch_size=16, device="cpu")
+    recipe = Recipe(data=DataSettings("npz", str(folder / "few.npz")), train=train)
+    return varcon.train(recipe, folder / "run")
+
+
+def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, monkeypatch):
+    command = ["evaluate", str(finished_run), "--device", "cpu", "--only"]
+    assert main([*command, "centroid,similarity", "--similarity.pairs", "1"]) == 0
+    assert sorted(path.stem for path in (finished_run / "findings").glob("*.json")) == [
+        "centroid",
+        "similarity",
+    ]
+    shown = capsys.readouterr().out
+    assert "centroid" in shown
+    assert "top1" in shown
+
+    def never(*_):
+        raise AssertionError("images were encoded again")
+
+    monkeypatch.setattr(FrozenEncoder, "_encode_all", never)
+    assert main([*command, "clustering,calibration,temperature,fewshot"]) == 0
+    found = {path.stem for path in (finished_run / "findings").glob("*.json")}
+    assert found == {"centroid", "similarity", "clustering", "calibration", "temperature", "fewshot"}
+    assert "next: varcon report" in capsys.readouterr().out
+    assert main(["report", str(finished_run)]) == 0
+    assert "v_measure" in (finished_run / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--only", "magic"], "there is no evaluation 'magic'"),
+        (["--only", "transfer"], "transfer"),
+        (["--only", "transfer", "--target", "flowers"], "--target is 'flowers'"),
+        (["--only", "transfer", "--target", "flowers=nowhere"], "nowhere"),
+        (["--only", "robustness", "--robustness.path", "nowhere"], "nowhere"),
+        (["--only", "real"], "real"),
+        (["--only", "clustering", "--clustering.images", "1"], "clustering"),
+    ],
+)
+def test_mistakes_are_one_sentence(flags, words, finished_run, capsys):
+    before = sorted(path.name for path in (finished_run / "findings").glob("*"))
+    assert main(["evaluate", str(finished_run), "--device", "cpu", *flags]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert sorted(path.name for path in (finished_run / "findings").glob("*")) == before
+
+
+def test_an_encoder_of_other_images_says_so(finished_run, tmp_path, capsys):
+    """Data with other classes than the classifier knew are refused by what needs them; features are not."""
+    labels = np.zeros(20, dtype=np.int64)
+    images = (
+        torch.randint(0, 256, (20, 8, 8), generator=torch.Generator().manual_seed(0)).numpy().astype(np.uint8)
+    )
+    path = tmp_path / "one.npz"
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    for name in ("clustering", "calibration", "similarity", "fewshot"):
+        flags = ["--only", name, "--data.path", str(path), "--device", "cpu"]
+        code = main(["evaluate", str(finished_run), *flags])
+        error = capsys.readouterr().err
+        assert code in (0, 2)
+        assert error.count("\n") == (1 if code else 0), (name, error)
