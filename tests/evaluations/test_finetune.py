@@ -29,7 +29,7 @@ def test_the_copy_learns_and_the_encoder_stays(digits):
     before = {name: value.clone() for name, value in encoder.encoder.state_dict().items()}
     features = encoder.features(digits.test).clone()
     state = torch.get_rng_state()
-    findings = FineTune(epochs=3, learning_rate=0.1, flip=0.0)(encoder, digits)
+    findings = FineTune(epochs=3, learning_rate=0.1, head="random", flip=0.0)(encoder, digits)
     assert torch.equal(torch.get_rng_state(), state)
     after = encoder.encoder.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
@@ -51,7 +51,9 @@ def test_scores_come_from_the_curves(digits):
         digits.mean,
         digits.std,
     )
-    first, again, other = (FineTune(epochs=2, augment="sim", seed=s)(encoder, few) for s in (0, 0, 1))
+    first, again, other = (
+        FineTune(epochs=2, head="random", augment="sim", seed=s)(encoder, few) for s in (0, 0, 1)
+    )
     assert (first.arrays["loss"] == again.arrays["loss"]).all()
     assert (first.arrays["loss"] != other.arrays["loss"]).any()
     curve, per_class = first.arrays["accuracy"], first.arrays["mean_per_class"]
@@ -59,6 +61,13 @@ def test_scores_come_from_the_curves(digits):
     assert first.scores["best"] == curve.max() == curve[int(first.scores["best_epoch"]) - 1]
     assert first.scores["last_mean_per_class"] == per_class[-1]
     assert first.scores["best_mean_per_class"] == per_class.max()
+
+
+def test_the_regression_is_where_it_begins(digits):
+    """With a rate that moves nothing, still images and no batch norm to follow them."""
+    pixels = raw_pixels(digits, CPU)
+    still = FineTune(epochs=1, learning_rate=1e-12, augment="none")(pixels, digits)
+    assert still.scores["last"] == LogisticProbe()(pixels, digits).scores["top1"]
 
 
 def test_another_data_set(digits, tmp_path):
@@ -91,6 +100,8 @@ def test_what_cannot_be(digits):
     ):
         with pytest.raises(InputError, match=rf"finetune\.{next(iter(settings))} is"):
             FineTune(**settings)
+    with pytest.raises(InputError, match=r"finetune\.head is 'zero'"):
+        FineTune(head="zero")
     with pytest.raises(InputError, match="policy"):
         FineTune(augment="mix")
 

@@ -16,6 +16,7 @@ from varcon.augment import AugmentSettings, augment, prepare
 from varcon.core import Data, Findings, InputError, Split
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
 from varcon.evaluations.linear import linear_classifier
+from varcon.evaluations.logistic import LogisticProbe
 from varcon.evaluations.metrics import mean_per_class, top1
 from varcon.evaluations.transfer import Target, open_target
 
@@ -29,6 +30,8 @@ class FineTune:
     batch_size: int = 64
     learning_rate: float = 0.01
     weight_decay: float = 1e-4
+    head: Literal["logistic", "random"] = "logistic"
+    """how the linear head begins: as the regression on the frozen features, or with random weights"""
     augment: Literal["none", "crop-flip", "sim"] = "crop-flip"
     flip: float = 0.5  # probability of a mirrored image; 0 where mirroring changes the class
     seed: int = 0
@@ -45,6 +48,8 @@ class FineTune:
             )
         if not 0 <= self.seed < 2**32:
             raise InputError(f"finetune.seed is {self.seed}; it must lie within 0..2**32-1")
+        if self.head not in ("logistic", "random"):
+            raise InputError(f"finetune.head is {self.head!r}; it must be one of logistic, random")
         AugmentSettings(policy=self.augment, flip=self.flip)  # refuses what it cannot do
 
     @property
@@ -68,8 +73,7 @@ class FineTune:
         drawing = torch.Generator(device).manual_seed(self.seed)
         ordering = torch.Generator().manual_seed(self.seed)
         body = copy.deepcopy(encoder.encoder).requires_grad_(True)
-        width = outputs_of(body, Split(data.train.images[:1], data.train.labels[:1]), encoder).shape[1]
-        head = linear_classifier(width, len(data.classes), ordering).to(device)
+        head = self._first_head(encoder, data, labels, ordering)
         model = nn.Sequential(body, head)
         optimizer = torch.optim.SGD(
             model.parameters(),
@@ -110,6 +114,20 @@ class FineTune:
         scores |= {"last_mean_per_class": per_class[-1], "best_mean_per_class": max(per_class)}
         arrays = {"loss": losses, "accuracy": accuracy, "mean_per_class": per_class}
         return Findings(scores, {name: np.array(values) for name, values in arrays.items()})
+
+    def _first_head(
+        self, encoder: FrozenEncoder, data: Data, labels: Tensor, generator: torch.Generator
+    ) -> nn.Linear:
+        """A random head pulls the features about until it has learnt what they already say; in few epochs it
+        does not even come to where the regression begins."""
+        features = outputs_of(encoder.encoder, data.train, encoder)
+        head = linear_classifier(features.shape[1], len(data.classes), generator).to(encoder.device)
+        if self.head == "logistic":
+            model = LogisticProbe().fit(features, labels, len(data.classes), progress=encoder.progress).model
+            with torch.no_grad():
+                head.weight.copy_(model.weight)
+                head.bias.copy_(model.bias)
+        return head
 
 
 @torch.no_grad()
