@@ -43,7 +43,7 @@ class Evaluate:
     with centroid, logistic, fewshot, clustering, similarity, temperature, calibration, outliers and
     robustness, together all; or real, transfer, finetune"""
     target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
-    """a data set to transfer to, by its name and folder; may be given several times"""
+    """a data set to transfer to, or to fine-tune on, by its name and folder; may be given several times"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie now, if they have moved since training"""
     device: str = "auto"

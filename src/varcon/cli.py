@@ -30,8 +30,8 @@ from varcon.evaluations import (
     EvaluateSettings,
     FurtherSettings,
     chosen_evaluations,
-    parse_targets,
 )
+from varcon.evaluations.transfer import parse_target
 from varcon.recipe import DIGITS, Recipe, did_you_mean, load_recipe
 from varcon.runs import Planned, Result
 from varcon.terminal import Bar, findings_table, score_table, show
@@ -140,7 +140,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
     only, further = chosen_evaluations(chosen.only), chosen.further
     if chosen.target:
-        targets = parse_targets(chosen.target)
+        targets = tuple(parse_target(text) for text in chosen.target)
         further = replace(
             further,
             transfer=replace(further.transfer, targets=targets),

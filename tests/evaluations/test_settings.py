@@ -8,7 +8,7 @@ import varcon
 from varcon import InputError, Recipe
 from varcon.cli import main
 from varcon.data import DataSettings
-from varcon.evaluations import FURTHER, STANDARD, FurtherSettings, chosen_evaluations, parse_targets
+from varcon.evaluations import FURTHER, STANDARD, FurtherSettings, chosen_evaluations
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
@@ -21,18 +21,6 @@ def test_names_stand_for_evaluations():
     assert everything == {*STANDARD, *FURTHER}
     with pytest.raises(InputError, match=r"there is no evaluation 'clusterin'; choose from pixels, knn"):
         chosen_evaluations("clusterin")
-
-
-def test_targets_by_name_and_path():
-    flowers, cifar = parse_targets(["flowers=some/where", "cifar10=data"])
-    assert (flowers.name, flowers.data, flowers.measure) == (
-        "flowers",
-        DataSettings("folder", "some/where"),
-        "mean-per-class",
-    )
-    assert cifar.data == DataSettings("cifar10", "data")
-    with pytest.raises(InputError, match="--target is 'flowers'; write it as NAME=PATH"):
-        parse_targets(["flowers"])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -91,11 +79,11 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
     [
         (["--only", "magic"], "there is no evaluation 'magic'"),
         (["--only", "transfer"], "transfer"),
-        (["--only", "transfer", "--target", "flowers"], "--target is 'flowers'"),
+        (["--only", "transfer", "--target", "flowers"], "'flowers' names no path"),
         (["--only", "transfer", "--target", "flowers=nowhere"], "nowhere"),
         (["--only", "robustness", "--robustness.path", "nowhere"], "nowhere"),
         (["--only", "real"], "real"),
-        (["--only", "clustering", "--clustering.images", "1"], "clustering"),
+        (["--only", "fewshot", "--fewshot.per-class", "999"], "999"),
     ],
 )
 def test_mistakes_are_one_sentence(flags, words, finished_run, capsys):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from varcon.core import InputError
-from varcon.data import DATASETS, DataSettings
 from varcon.evaluations.calibration import Calibration
 from varcon.evaluations.centroid import NearestCentroid
 from varcon.evaluations.clustering import Clustering
@@ -22,7 +20,7 @@ from varcon.evaluations.real import ReaL
 from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.similarity import ClassSimilarity
 from varcon.evaluations.temperature import AdaptiveTemperature
-from varcon.evaluations.transfer import Target, Transfer
+from varcon.evaluations.transfer import Transfer
 
 
 @dataclass(frozen=True)
@@ -83,15 +81,3 @@ def chosen_evaluations(only: str) -> tuple[str, ...]:
             known = ", ".join((*STANDARD, *FURTHER, "standard", "all"))
             raise InputError(f"there is no evaluation {name!r}; choose from {known}")
     return tuple(dict.fromkeys(names))
-
-
-def parse_targets(texts: Sequence[str], image_size: int = 0) -> tuple[Target, ...]:
-    """From NAME=PATH: a data set that this project reads by name, or else a folder of images."""
-    targets = []
-    for text in texts:
-        name, equals, path = text.partition("=")
-        if not equals or not path:
-            raise InputError(f"--target is {text!r}; write it as NAME=PATH, for example flowers=~/flowers102")
-        reader = name if name in DATASETS else "folder"
-        targets.append(Target(name, DataSettings(reader, path, image_size)))  # type: ignore[arg-type]
-    return tuple(targets)
