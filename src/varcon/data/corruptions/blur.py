@@ -12,7 +12,6 @@ from functools import lru_cache
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.ndimage import gaussian_filter1d
 from torch import Tensor
 
 from varcon.data.corruptions.draws import Draws
@@ -97,6 +96,8 @@ def smooth(values: Tensor, deviation: float, edges: str, truncate: float) -> Ten
 @torch.inference_mode(False)
 def gaussian_matrix(size: int, deviation: float, edges: str, truncate: float, device: torch.device) -> Tensor:
     """[size, size] whole numbers; every row sums to 2^16, so that an even image stays as it is."""
+    from scipy.ndimage import gaussian_filter1d
+
     weights = gaussian_filter1d(np.eye(size), deviation, axis=0, mode=edges, truncate=truncate)
     fixed = np.rint(weights * FIXED_POINT)
     fixed[np.arange(size), fixed.argmax(axis=1)] += FIXED_POINT - fixed.sum(axis=1)

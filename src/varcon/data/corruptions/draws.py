@@ -13,7 +13,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 
 LEVELS = 1 << 16
@@ -87,6 +86,8 @@ _ROUNDS = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)
 def _normal_table(device: torch.device) -> Tensor:
+    from scipy.special import ndtri
+
     quantiles = ndtri((np.arange(LEVELS) + 0.5) / LEVELS)
     return torch.from_numpy(quantiles.astype(np.float32)).to(device)
 

@@ -6,7 +6,6 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from scipy.special import pdtr
 from torch import Tensor
 
 from varcon.data.corruptions.draws import LEVELS, Draws, look_up
@@ -33,6 +32,8 @@ def impulse_noise(images: Tensor, draws: Draws, amount: float) -> Tensor:
 @torch.inference_mode(False)
 def _poisson_table(photons: float, device: torch.device) -> Tensor:
     """The uint8 value that each of 256 values turns into at each of 65,536 levels of chance."""
+    from scipy.special import pdtr
+
     values, counts = np.arange(256), np.arange(int(np.ceil(photons)) + 1)  # the last count: this or more
     distribution = pdtr(counts, values[:, None] / 255 * photons)  # P(count <= counts)
     distribution[:, -1] = 1
