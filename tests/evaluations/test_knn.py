@@ -6,6 +6,7 @@ from torch import nn
 
 from varcon.core import Data, InputError, Split
 from varcon.data import DataSettings, load
+from varcon.evaluations import knn
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.knn import KNN, knn_votes
 
@@ -58,6 +59,17 @@ def test_votes_equal_a_loop(generator):
             for similarity, label in cosine[:k]:
                 expected[label] += np.exp((similarity - cosine[0][0]) / 0.2)
             torch.testing.assert_close(votes[k][i], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_parts_of_any_size_give_the_same_votes(generator, monkeypatch):
+    bank, queries = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (40, 25))
+    labels = torch.randint(0, 4, (40,), generator=generator)
+    whole = knn_votes(queries, bank, labels, 4, [2, 7], temperature=0.2)
+    for cells in (1, 40 * 7, 40 * 25):  # one query at a time, seven with a rest of four, all
+        monkeypatch.setattr(knn, "CELLS_AT_ONCE", cells)
+        parts = knn_votes(queries, bank, labels, 4, [2, 7], temperature=0.2)
+        for k in (2, 7):
+            torch.testing.assert_close(parts[k], whole[k], rtol=1e-12, atol=1e-12)
 
 
 def tiny(images=6):

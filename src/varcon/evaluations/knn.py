@@ -13,6 +13,7 @@ from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import FrozenEncoder
 
 QUERIES_AT_ONCE = 1024
+CELLS_AT_ONCE = 2**28  # similarities held at a time, at most: 1 GB, where a million images are searched
 
 
 @dataclass(frozen=True)
@@ -58,14 +59,19 @@ class KNN:
         return Findings(scores, {name: array.cpu().numpy() for name, array in arrays.items()})
 
 
+@torch.no_grad()
 def knn_votes(
     queries: Tensor, bank: Tensor, bank_labels: Tensor, num_classes: int, ks: list[int], temperature: float
 ) -> dict[int, Tensor]:
     """For each of the ascending `ks` the votes [N, classes], from one search for the largest."""
     bank = F.normalize(bank, dim=1)
     votes: dict[int, list[Tensor]] = {k: [] for k in ks}
-    for part in F.normalize(queries, dim=1).split(QUERIES_AT_ONCE):
-        similarity, neighbours = (part @ bank.T).topk(ks[-1], dim=1)
+    at_once = max(1, min(QUERIES_AT_ONCE, len(queries), CELLS_AT_ONCE // len(bank)))
+    # One buffer for all parts: memory that is asked for anew comes from the system page by page.
+    buffer = queries.new_empty(at_once, len(bank))
+    for rows in queries.split(at_once):
+        part = F.normalize(rows, dim=1)
+        similarity, neighbours = torch.mm(part, bank.T, out=buffer[: len(part)]).topk(ks[-1], dim=1)
         # Relative to the nearest neighbour: the same ranking, and no overflow at low temperature.
         weights = ((similarity - similarity[:, :1]) / temperature).exp()
         classes = bank_labels[neighbours]
