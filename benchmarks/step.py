@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 from augment import PillowImages, torchvision_views
-from timing import surroundings, time_in_turn, time_on_gpu, write_table
+from timing import as_graph, surroundings, time_in_turn, time_on_gpu, write_table
 from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings
@@ -77,7 +77,7 @@ def measure(name: str, batch: int, repeats: int, device: torch.device) -> dict[s
         return time_in_turn(works, repeats)
     seconds = {}
     for what, work in works.items():
-        seconds[what] = time_on_gpu(graphed(work) if "alone" in what else work, repeats)
+        seconds[what] = time_on_gpu(as_graph(work) if "alone" in what else work, repeats)
     pipeline = loader_pipeline(recipe, data, device)
     if pipeline is not None:
         seconds[f"data-loader pipeline, {os.cpu_count()} workers"] = pipeline
@@ -117,19 +117,6 @@ def encoder_alone(recipe: Recipe, data: Data, device: torch.device, compiled: bo
         optimizer.zero_grad()
 
     return work
-
-
-def graphed(work: Callable[[], None]) -> Callable[[], None]:
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(aside)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
 
 
 def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[[], None]:

@@ -52,6 +52,10 @@ def captured(work: Work, generator: torch.Generator | None = None) -> Work | Non
         return None
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    return as_graph(work, generator)
+
+
+def as_graph(work: Work, generator: torch.Generator | None = None) -> Work:
     aside = torch.cuda.Stream()
     aside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(aside):

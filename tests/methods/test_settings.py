@@ -96,7 +96,9 @@ def test_the_ends_of_what_is_allowed(name):
         "frozen_epochs": 0,
     }
     fields = METHODS[name].Settings.__dataclass_fields__
-    build(name, **{key: value for key, value in (small | off).items() if key in fields})
+    chosen = {key: value for key, value in (small | off).items() if key in fields}
+    settings = build(name, **chosen).settings
+    assert {key: getattr(settings, key) for key in chosen} == chosen
 
 
 @pytest.mark.parametrize("name", ["paco", "gpaco", "varcon-paco", "varcon-gpaco"])
