@@ -28,6 +28,7 @@ from varcon.core import Batch, Data, Split
 from varcon.encoders import EncoderSettings
 from varcon.engine.journal import Averages
 from varcon.engine.optimizers import build_optimizer, set_learning_rate
+from varcon.engine.precision import CastTogether
 from varcon.engine.samples import SampleRecord
 from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions
 from varcon.recipe import Recipe, TrainSettings
@@ -103,9 +104,12 @@ def built(recipe: Recipe, data: Data, device: torch.device) -> tuple[nn.Module, 
 
 def encoder_alone(recipe: Recipe, data: Data, device: torch.device, compiled: bool) -> Callable[[], None]:
     method, optimizer = built(recipe, data, device)
-    network: Callable[[Tensor], Tensor] = nn.Sequential(method.encoder, method.head)
-    network = torch.compile(network) if compiled else network
     dtype = DTYPES[recipe.train.precision]
+    network: Callable[[Tensor], Tensor] = nn.Sequential(method.encoder, method.head)
+    if compiled:
+        network = torch.compile(network)
+    elif dtype != torch.float32:
+        network = CastTogether(network, dtype)  # type: ignore[arg-type]
     images = torch.randn(2 * recipe.train.batch_size, 3, SIZE, SIZE, device=device, dtype=dtype)
     images = images.contiguous(memory_format=torch.channels_last)
 
@@ -124,7 +128,9 @@ def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[
     generator = torch.Generator(device).manual_seed(0)
     scaler = torch.amp.GradScaler(device.type, enabled=False)
     images, record = data.train.to(device), SampleRecord(IMAGES, device)
-    step = Step(method, method, data, images, recipe, optimizer, scaler, generator, Averages(), record)  # type: ignore[arg-type]
+    precision = DTYPES[recipe.train.precision]
+    model = method if precision == torch.float32 else CastTogether(method, precision)
+    step = Step(method, model, data, images, recipe, optimizer, scaler, generator, Averages(), record)  # type: ignore[arg-type]
     run = GraphedStep(step) if device.type == "cuda" else step
     indices = torch.randperm(IMAGES, device=device)[: recipe.train.batch_size]
     return lambda: run(indices)

@@ -19,6 +19,16 @@ def test_an_epoch_is_summed_up(generator):
     assert found["deviation"] == pytest.approx(exact.std(), rel=1e-4)
     assert found["quantiles"] == pytest.approx(np.quantile(exact, SHARES).tolist(), rel=1e-4)
     assert sum(found["density"]) / BINS == pytest.approx(1, rel=1e-3)
+    density, _ = np.histogram(exact, BINS, (0, 1), density=True)
+    assert found["density"] == pytest.approx(density.tolist(), rel=1e-4)
+
+
+def test_the_ends_of_the_range_count():
+    record = SampleRecord(4, CPU)
+    record.note(torch.arange(4), {"confidence": torch.tensor([0.0, 1.0, 1.0, 0.5])})
+    density = record.end_epoch()["confidence"]["density"]
+    assert density[0] == density[BINS // 2] == BINS / 4
+    assert density[-1] == BINS / 2
 
 
 def test_images_are_averaged_over_the_epochs_they_came_up_in(tmp_path):

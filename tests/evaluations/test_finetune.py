@@ -1,3 +1,5 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -108,5 +110,10 @@ def test_what_cannot_be(digits):
 
 @pytest.mark.gpu
 def test_the_gpu_learns_too(digits):
-    encoder = FrozenEncoder(EncoderSettings().build(), digits, torch.device("cuda"))
-    assert FineTune(epochs=3, learning_rate=0.1, flip=0.0)(encoder, digits).scores["last"] > 90
+    """Other images are drawn there, so the two agree about as well as two seeds do."""
+    learn = FineTune(epochs=5, learning_rate=0.02, flip=0.0)
+    on_cpu = untrained(digits)
+    on_gpu = FrozenEncoder(copy.deepcopy(on_cpu.encoder), digits, torch.device("cuda"))
+    cpu, gpu = (learn(encoder, digits).scores["last"] for encoder in (on_cpu, on_gpu))
+    assert cpu > 85
+    assert gpu > cpu - 5

@@ -23,48 +23,57 @@ def difference(ours, theirs):
     return float((ours.detach().double() - theirs).norm() / theirs.norm())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("two", [False, True], ids=["one gradient", "two gradients"])
-@pytest.mark.parametrize(("skipped", "relu"), [(True, True), (False, True), (False, False)])
-@pytest.mark.parametrize("shape", [(3, 8, 7, 5), (2, 136, 3, 3), (5, 24, 16, 16)])
-def test_value_gradients_and_statistics(shape, skipped, relu, two, dtype, generator):
-    norm = nn.BatchNorm2d(shape[1])
+def drawn_norm(channels, generator):
+    norm = nn.BatchNorm2d(channels)
     with torch.no_grad():
         norm.weight.uniform_(0.5, 2, generator=generator)
         norm.bias.normal_(generator=generator)
-    norm, oracle = norm.to(DEVICE), copy.deepcopy(norm).to(DEVICE).double()
+    return norm.to(DEVICE), copy.deepcopy(norm).to(DEVICE).double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("two", [False, True], ids=["one gradient", "two gradients"])
+@pytest.mark.parametrize("kind", ["no skip", "skip", "normalised skip"])
+@pytest.mark.parametrize("shape", [(3, 8, 7, 5), (2, 136, 3, 3), (5, 24, 16, 16)])
+def test_value_gradients_and_statistics(shape, kind, two, dtype, generator):
+    norm, oracle = drawn_norm(shape[1], generator)
+    skip_norm, skip_oracle = drawn_norm(shape[1], generator) if kind == "normalised skip" else (None, None)
     x = draw(shape, generator, dtype)
-    skip = draw(shape, generator, dtype) if skipped else None
+    skip = None if kind == "no skip" else draw(shape, generator, dtype)
     first, second = (draw(shape, generator, dtype).detach() for _ in range(2))
-    outputs = norm_add_relu(x, norm, skip, relu)
+    outputs = norm_add_relu(x, norm, skip, skip_norm)
     torch.autograd.backward(outputs if two else outputs[:1], (first, second) if two else (first,))
 
     exact_x = x.detach().double().requires_grad_()
-    exact_skip = skip.detach().double().requires_grad_() if skipped else None
-    expected = oracle(exact_x) + exact_skip if skipped else oracle(exact_x)
-    expected = expected.relu() if relu else expected
+    expected = oracle(exact_x)
+    if skip is not None:
+        exact_skip = skip.detach().double().requires_grad_()
+        expected = expected + (skip_oracle(exact_skip) if skip_oracle else exact_skip)
+    expected = expected.relu()
     expected.backward(first.double() + second.double() if two else first.double())
 
     near = 1e-6 if dtype == torch.float32 else 5e-3
     assert difference(outputs[0], expected) < near
     assert torch.equal(*outputs)
     assert difference(x.grad, exact_x.grad) < 2 * near
-    if skipped:
-        assert difference(skip.grad, exact_skip.grad) < near
-    for ours, theirs in zip(norm.parameters(), oracle.parameters(), strict=True):
-        assert difference(ours.grad, theirs.grad) < (2e-5 if dtype == torch.float32 else 5e-3)
-    for ours, theirs in zip(norm.buffers(), oracle.buffers(), strict=True):
-        assert difference(ours, theirs) < 1e-6
+    if skip is not None:
+        assert difference(skip.grad, exact_skip.grad) < 2 * near
+    for ours, theirs in ((norm, oracle), (skip_norm, skip_oracle)) if skip_norm else ((norm, oracle),):
+        for mine, exact in zip(ours.parameters(), theirs.parameters(), strict=True):
+            assert difference(mine.grad, exact.grad) < (2e-5 if dtype == torch.float32 else 5e-3)
+        for mine, exact in zip(ours.buffers(), theirs.buffers(), strict=True):
+            assert difference(mine, exact) < 1e-6
 
 
 def test_a_mean_far_from_zero_does_not_cancel(generator):
     """Deviations of 1 around 10,000: the plain mean of squares in float32 would lose the variance."""
     norm = nn.BatchNorm2d(8).to(DEVICE)
+    nn.init.constant_(norm.bias, 10)  # past the ReLU
     values = 1e4 + torch.randn(4, 8, 16, 16, generator=generator)
     x = values.to(DEVICE).contiguous(memory_format=torch.channels_last)
-    y, _ = norm_add_relu(x, norm, relu=False)
+    y, _ = norm_add_relu(x, norm)
     assert y.std().item() == pytest.approx(1, abs=1e-3)
-    assert y.mean().item() == pytest.approx(0, abs=1e-3)
+    assert y.mean().item() == pytest.approx(10, abs=1e-3)
 
 
 def test_an_encoder_in_kernels_is_the_same_encoder(monkeypatch, generator):

@@ -319,7 +319,9 @@ def test_few_launches_and_no_waiting(training):
     loss_fn(embeddings, labels).backward()
     torch.cuda.synchronize()
     embeddings.grad = loss_fn.epsilon.grad = None
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True
+    ) as profile:
         torch.cuda.set_sync_debug_mode("error")
         try:
             loss_fn(embeddings, labels).backward()

@@ -179,7 +179,9 @@ def test_a_batch_is_two_launches():
     images, settings, indices = pictures(64, 32, 32), AugmentSettings(), torch.arange(32, device="cuda")
     generator = on_gpu()
     draw_views(images, settings, MEAN, STD, generator, indices)  # compiles
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True
+    ) as profile:
         draw_views(images, settings, MEAN, STD, generator, indices)
         torch.cuda.synchronize()
     assert sum(event.count for event in profile.key_averages() if event.self_device_time_total > 0) == 2

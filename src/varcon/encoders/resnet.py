@@ -29,7 +29,7 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
         out, _ = norm_add_relu(self.conv1(x), self.bn1)
-        return norm_add_relu(self.conv2(out), self.bn2, past(skip, self.downsample))
+        return norm_add_relu(self.conv2(out), self.bn2, *past(skip, self.downsample))
 
 
 class Bottleneck(nn.Module):
@@ -48,7 +48,7 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
         out, _ = norm_add_relu(self.conv1(x), self.bn1)
         out, _ = norm_add_relu(self.conv2(out), self.bn2)
-        return norm_add_relu(self.conv3(out), self.bn3, past(skip, self.downsample))
+        return norm_add_relu(self.conv3(out), self.bn3, *past(skip, self.downsample))
 
 
 def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential | None:
@@ -60,13 +60,13 @@ def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential 
     )
 
 
-def past(skip: Tensor, downsample: nn.Sequential | None) -> Tensor:
-    """What the residual sum adds: the block's input, in the shape of its output."""
+def past(skip: Tensor, downsample: nn.Sequential | None) -> tuple[Tensor, nn.BatchNorm2d | None]:
+    """What the residual sum adds, in the shape of the block's output, and the norm it has yet to pass."""
     if downsample is None:
-        return skip
+        return skip, None
     convolve, norm = downsample
     assert isinstance(norm, nn.BatchNorm2d)
-    return norm_add_relu(convolve(skip), norm, relu=False)[0]
+    return convolve(skip), norm
 
 
 class ResNet(Encoder):

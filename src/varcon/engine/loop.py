@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,14 @@ from varcon.engine import distributed
 from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
+from varcon.engine.precision import CastTogether
 from varcon.engine.samples import SampleRecord
 from varcon.engine.state import TrainingState
-from varcon.engine.step import GraphedStep, Step, measured_convolutions, why_no_graph
+from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions, why_no_graph
 from varcon.layers import check_queues
 from varcon.recipe import Recipe
 
-STEPS_PER_ROW = 10  # of metrics.jsonl; a row waits for the device, so not every step has one
+STEPS_PER_ROW = 50  # of metrics.jsonl; a row waits for the device, so not every step has one
 
 Watcher = Callable[[Progress, dict[str, float] | None], None]
 
@@ -63,6 +65,8 @@ def fit(
     model: Callable[[Batch], StepOutput] = distributed.synchronised(method, device)
     if settings.compile and device.type == "cuda":
         model = torch.compile(model)
+    elif model is method and device.type == "cuda" and settings.precision != "fp32":
+        model = CastTogether(method, DTYPES[settings.precision])
     averages = Averages()
     step = Step(method, model, data, split, recipe, optimizer, scaler, generator, averages, record)
     run_step = step if why_no_graph(recipe, device, world) else GraphedStep(step)
@@ -75,6 +79,7 @@ def fit(
         Journal(folder / "samples.jsonl" if main else None, state.step) as samples,
         requests_to_stop() as stop,
         measured_convolutions(),
+        closing(state),
     ):
         began = time.monotonic() - journal.seconds
         while state.step < total_steps:
@@ -112,6 +117,7 @@ def fit(
                 asked = signal.SIGTERM if row and distributed.any_process(asked > 0, device) else 0
             if asked and state.step < total_steps:
                 state.save()
+                state.close()
                 raise Interrupted(f"stopped and saved at step {state.step} of {total_steps}", asked)
             if epoch_ends:
                 # The first process's clock decides for all.

@@ -66,15 +66,25 @@ class SampleRecord:
 
 
 def summary(values: Tensor) -> dict[str, Any]:
-    ordered = values.double().cpu().sort().values.numpy()
-    density, _ = np.histogram(ordered, BINS, (0.0, 1.0), density=True)
-    return {
-        "mean": rounded(ordered.mean()),
-        "deviation": rounded(ordered.std()),
-        "quantiles": [rounded(value) for value in np.quantile(ordered, SHARES)],
-        "density": [rounded(value) for value in density],
-    }
+    """Computed where the values are, and fetched at once: meanwhile a GPU would stand still."""
+    ordered = values.double().sort().values
+    shares = torch.tensor(SHARES, dtype=torch.float64, device=values.device)
+    edges = torch.linspace(0, 1, BINS + 1, dtype=torch.float64, device=values.device)
+    below = torch.searchsorted(ordered, edges)
+    below[-1] = len(ordered)  # the last bin holds its upper edge too
+    moments = torch.stack([ordered.mean(), ordered.std(correction=0)])
+    parts = (moments, at_shares(ordered, shares), below.diff() * (BINS / len(ordered)))
+    mean, deviation, *rest = map(rounded, torch.cat(parts).tolist())
+    quantiles, density = rest[: len(SHARES)], rest[len(SHARES) :]
+    return {"mean": mean, "deviation": deviation, "quantiles": quantiles, "density": density}
 
 
-def rounded(value: Any) -> float:
+def at_shares(ordered: Tensor, shares: Tensor) -> Tensor:
+    """Quantiles, between two values in proportion; torch.quantile takes at most 2**24 values."""
+    places = shares * (len(ordered) - 1)
+    before = ordered[places.floor().long()]
+    return before + (places - places.floor()) * (ordered[places.ceil().long()] - before)
+
+
+def rounded(value: float) -> float:
     return float(f"{value:.5g}")

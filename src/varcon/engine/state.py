@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from varcon.core import InputError, Method
 from varcon.engine import distributed
@@ -25,6 +27,9 @@ FREE_ON_RESUME = (
 )
 
 
+WRITER = ThreadPoolExecutor(1, "checkpoint")  # on a ResNet-50 a file takes a second, of which a step has 30
+
+
 @dataclass
 class TrainingState:
     path: Path  # of the checkpoint
@@ -36,8 +41,10 @@ class TrainingState:
     generator: torch.Generator  # of this process's augmentation
     record: SampleRecord
     step: int = 0
+    writing: Future[None] | None = None  # the file of the latest save, while the next steps run
 
     def save(self) -> None:
+        """Copies all there is and leaves the writing to another thread; `close` waits for it."""
         generators = distributed.gather(self.generator.get_state().cpu())
         records = distributed.gather(self.record.state())
         if distributed.is_main():
@@ -51,8 +58,15 @@ class TrainingState:
                 "generators": generators,
                 "records": records,
             }
-            save_checkpoint(self.path, state)
+            self.close()
+            self.writing = WRITER.submit(save_checkpoint, self.path, copied(state))
         distributed.barrier()
+
+    def close(self) -> None:
+        """The latest save is on the disk, or its error is raised here."""
+        if self.writing:
+            writing, self.writing = self.writing, None
+            writing.result()
 
     def load(self) -> None:
         state = load_checkpoint(self.path)
@@ -72,6 +86,17 @@ class TrainingState:
             self.step = state["step"]
         except (KeyError, IndexError, TypeError, AttributeError, RuntimeError):
             raise InputError(unreadable(self.path)) from None
+
+
+def copied(state: Any) -> Any:
+    """Nested tensors in memory of their own, off the device."""
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        return {name: copied(value) for name, value in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(copied(value) for value in state)
+    return state
 
 
 def check_recipe(stored: dict[str, Any], recipe: Recipe[Any], folder: Path) -> None:

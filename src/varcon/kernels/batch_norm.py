@@ -4,7 +4,8 @@ Outside its convolutions a residual network computes next to nothing and moves h
 counts is how often each activation is read and written. Here a layer reads its input twice going forward
 (statistics, result) and twice going back (sums, gradient). The ReLU's mask is computed again from the input
 where that is read anyway, and kept as bits where it depends on the skip. Where two gradients meet, at the
-start of a residual block, their sum is never a pass of its own.
+start of a residual block, their sum is never a pass of its own; and where a block changes its shape, the norm
+of the skip is part of the same passes.
 
 Activations are channels_last, which makes them matrices [rows, channels] of one row a pixel. All sums are
 float32 in a fixed order: results repeat bit for bit.
@@ -23,7 +24,12 @@ from torch.autograd.function import once_differentiable
 # Measured on an H200, whose 132 multiprocessors these keep busy.
 PROGRAMS = 528  # that share a sum over the rows
 TILE = 4096  # elements that a program holds at once
-TILE_OF_MANY = 2048  # the same where it reads several tensors: more would not fit into registers
+STAGES = 3  # tiles under way at once in a loop over them: the next ones are fetched while one is added up
+SUMS = {  # tile and stages in the sums of gradients, by what is added: the more a tile loads, the less
+    "nothing": (2048, 3),  # there is to gain from fetching ahead, until registers run out
+    "skip": (2048, 1),
+    "normalised skip": (4096, 3),
+}
 PARTS, CHANNELS_EACH = 256, 8  # partial sums, and channels, that one program adds up at once
 
 
@@ -48,7 +54,9 @@ def _from_the_end(channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
 
 
 @triton.jit
-def _moments_kernel(x, sums, rows, channels, rows_each, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _moments_kernel(
+    x, sums, rows, channels, rows_each, ROWS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr
+):
     """Each program's share of sum(x - x0) and sum((x - x0)^2); x0 is the first row, lest they cancel."""
     blocks = tl.cdiv(channels, CHANNELS)
     part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -57,7 +65,7 @@ def _moments_kernel(x, sums, rows, channels, rows_each, ROWS: tl.constexpr, CHAN
     origin = tl.load(x + channel, mask=exists, other=0).to(tl.float32)
     first = tl.zeros([ROWS, CHANNELS], tl.float32)
     second = tl.zeros([ROWS, CHANNELS], tl.float32)
-    for start in range(0, rows_each, ROWS):
+    for start in tl.range(0, rows_each, ROWS, num_stages=STAGES):
         row = part * rows_each + start + tl.arange(0, ROWS)
         places, inside = _tile(x, rows, channels, row, channel)
         value = tl.load(places, mask=inside, other=0).to(tl.float32) - origin[None, :]
@@ -70,11 +78,12 @@ def _moments_kernel(x, sums, rows, channels, rows_each, ROWS: tl.constexpr, CHAN
 
 
 @triton.jit
-def _total(sums, parts, channels, channel, which, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
+def _total(sums, parts, channels, channel, which, KINDS, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
+    """One of the KINDS of sums, over the parts."""
     total = tl.zeros([PARTS, CHANNELS], tl.float32)
     for start in range(0, parts, PARTS):
         part = start + tl.arange(0, PARTS)
-        places = sums + (part * 2 + which)[:, None] * channels + channel[None, :]
+        places = sums + (part * KINDS + which)[:, None] * channels + channel[None, :]
         total += tl.load(places, mask=(part < parts)[:, None] & (channel < channels)[None, :], other=0)
     return tl.sum(total, 0)
 
@@ -89,8 +98,8 @@ def _statistics_kernel(
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     exists = channel < channels
     origin = tl.load(x + channel, mask=exists, other=0).to(tl.float32)
-    first = _total(sums, parts, channels, channel, 0, PARTS, CHANNELS) / rows
-    second = _total(sums, parts, channels, channel, 1, PARTS, CHANNELS) / rows
+    first = _total(sums, parts, channels, channel, 0, 2, PARTS, CHANNELS) / rows
+    second = _total(sums, parts, channels, channel, 1, 2, PARTS, CHANNELS) / rows
     variance = tl.maximum(second - first * first, 0.0)
     centre = origin + first
     tl.store(mean + channel, centre, mask=exists)
@@ -112,8 +121,8 @@ def _scale_and_shift(mean, rstd, weight, bias, channel, exists):
 
 @triton.jit
 def _apply_kernel(
-    x, skip, y, alive, mean, rstd, weight, bias, rows, channels,
-    ADD: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, skip, y, alive, mean, rstd, weight, bias, skip_mean, skip_rstd, skip_weight, skip_bias, rows, channels,
+    ADD: tl.constexpr, NORM_SKIP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     row, channel, block = _from_the_end(channels, ROWS, CHANNELS)
     scale, shift = _scale_and_shift(mean, rstd, weight, bias, channel, channel < channels)
@@ -121,27 +130,32 @@ def _apply_kernel(
     value = tl.load(places, mask=inside, other=0).to(tl.float32) * scale[None, :] + shift[None, :]
     if ADD:
         places, inside = _tile(skip, rows, channels, row, channel)
-        value += tl.load(places, mask=inside, other=0).to(tl.float32)
-    if RELU:
-        if ADD:
-            bits = tl.reshape((value > 0).to(tl.int32), [ROWS, CHANNELS // 8, 8])
-            bits = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2)
-            byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
-            places, inside = _tile(alive, rows, channels // 8, row, byte)
-            tl.store(places, bits.to(tl.uint8), mask=inside)
-        value = tl.maximum(value, 0.0)
+        added = tl.load(places, mask=inside, other=0).to(tl.float32)
+        if NORM_SKIP:
+            scale, shift = _scale_and_shift(
+                skip_mean, skip_rstd, skip_weight, skip_bias, channel, channel < channels
+            )
+            added = added * scale[None, :] + shift[None, :]
+        value += added
+        bits = tl.reshape((value > 0).to(tl.int32), [ROWS, CHANNELS // 8, 8])
+        bits = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2)
+        byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
+        places, inside = _tile(alive, rows, channels // 8, row, byte)
+        tl.store(places, bits.to(tl.uint8), mask=inside)
     places, inside = _tile(y, rows, channels, row, channel)
-    tl.store(places, value, mask=inside)
+    tl.store(places, tl.maximum(value, 0.0), mask=inside)
 
 
 @triton.jit
 def _gradient_sums_kernel(
-    x, alive, by_y, by_y_too, by_sum, sums, mean, rstd, weight, bias, rows, channels, rows_each,
-    ADD: tl.constexpr, TWO: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, skip, alive, by_y, by_y_too, by_sum, sums, mean, rstd, weight, bias, skip_mean, skip_rstd, rows,
+    channels, rows_each, ADD: tl.constexpr, NORM_SKIP: tl.constexpr, TWO: tl.constexpr, ROWS: tl.constexpr,
+    CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Each program's share of sum(g) and sum(g xhat), where g is the gradient before the ReLU.
 
-    With a residual sum g is also the skip's gradient and is written out, for `_gradient_kernel` to read.
+    With a residual sum g is also the gradient of what is added, and is written out for `_gradient_kernel` to
+    read; if that was normalised as well, its sum(g xhat) is the third.
     """
     blocks = tl.cdiv(channels, CHANNELS)
     part, block = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -152,7 +166,10 @@ def _gradient_sums_kernel(
     scale, shift = _scale_and_shift(mean, rstd, weight, bias, channel, exists)
     first = tl.zeros([ROWS, CHANNELS], tl.float32)
     second = tl.zeros([ROWS, CHANNELS], tl.float32)
-    for start in range(0, rows_each, ROWS):
+    if NORM_SKIP:
+        skip_centre = tl.load(skip_mean + channel, mask=exists, other=0)
+        third = tl.zeros([ROWS, CHANNELS], tl.float32)
+    for start in tl.range(0, rows_each, ROWS, num_stages=STAGES):
         row = part * rows_each + start + tl.arange(0, ROWS)
         places, inside = _tile(by_y, rows, channels, row, channel)
         gradient = tl.load(places, mask=inside, other=0).to(tl.float32)
@@ -161,48 +178,61 @@ def _gradient_sums_kernel(
             gradient += tl.load(places, mask=inside, other=0).to(tl.float32)
         places, inside = _tile(x, rows, channels, row, channel)
         value = tl.load(places, mask=inside, other=0).to(tl.float32)
-        if RELU:
-            if ADD:
-                byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
-                places, inside = _tile(alive, rows, channels // 8, row, byte)
-                bits = tl.load(places, mask=inside, other=0).to(tl.int32)
-                bits = (bits[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
-                passes = tl.reshape(bits, [ROWS, CHANNELS]) > 0
-            else:
-                passes = value * scale[None, :] + shift[None, :] > 0
-            gradient = tl.where(passes, gradient, 0)
         if ADD:
+            byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
+            places, inside = _tile(alive, rows, channels // 8, row, byte)
+            bits = tl.load(places, mask=inside, other=0).to(tl.int32)
+            bits = (bits[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
+            gradient = tl.where(tl.reshape(bits, [ROWS, CHANNELS]) > 0, gradient, 0)
             places, inside = _tile(by_sum, rows, channels, row, channel)
             tl.store(places, gradient, mask=inside)
+        else:
+            gradient = tl.where(value * scale[None, :] + shift[None, :] > 0, gradient, 0)
         first += gradient
         second += gradient * (value - centre[None, :])  # beyond the edge the gradient is 0
-    out = sums + part * 2 * channels + channel
+        if NORM_SKIP:
+            places, inside = _tile(skip, rows, channels, row, channel)
+            added = tl.load(places, mask=inside, other=0).to(tl.float32)
+            third += gradient * (added - skip_centre[None, :])
+    KINDS: tl.constexpr = 3 if NORM_SKIP else 2
+    out = sums + part * KINDS * channels + channel
     tl.store(out, tl.sum(first, 0), mask=exists)
     tl.store(out + channels, tl.sum(second, 0) * inverse, mask=exists)
+    if NORM_SKIP:
+        skip_inverse = tl.load(skip_rstd + channel, mask=exists, other=0)
+        tl.store(out + 2 * channels, tl.sum(third, 0) * skip_inverse, mask=exists)
 
 
 @triton.jit
 def _parameter_gradients_kernel(
-    sums, by_weight, by_bias, channels, parts, PARTS: tl.constexpr, CHANNELS: tl.constexpr
+    sums, totals, channels, parts, KINDS: tl.constexpr, PARTS: tl.constexpr, CHANNELS: tl.constexpr
 ):
     channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    which = tl.program_id(1)
+    total = _total(sums, parts, channels, channel, which, KINDS, PARTS, CHANNELS)
+    tl.store(totals + which * channels + channel, total, mask=channel < channels)
+
+
+@triton.jit
+def _by_input(x, gradient, totals, which, mean, rstd, weight, rows, channels, row, channel):
+    """The gradient of a normalised input, from that of the result."""
     exists = channel < channels
-    tl.store(by_bias + channel, _total(sums, parts, channels, channel, 0, PARTS, CHANNELS), mask=exists)
-    tl.store(by_weight + channel, _total(sums, parts, channels, channel, 1, PARTS, CHANNELS), mask=exists)
+    centre = tl.load(mean + channel, mask=exists, other=0)
+    inverse = tl.load(rstd + channel, mask=exists, other=0)
+    scale = tl.load(weight + channel, mask=exists, other=0) * inverse
+    mean_g = tl.load(totals + channel, mask=exists, other=0) / rows
+    mean_gx = tl.load(totals + which * channels + channel, mask=exists, other=0) / rows
+    normal = (x - centre[None, :]) * inverse[None, :]
+    return scale[None, :] * (gradient - mean_g[None, :] - normal * mean_gx[None, :])
 
 
 @triton.jit
 def _gradient_kernel(
-    x, by_y, by_y_too, by_x, by_weight, by_bias, mean, rstd, weight, bias, rows, channels,
-    TWO: tl.constexpr, RELU: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, skip, by_y, by_y_too, by_x, by_skip, totals, mean, rstd, weight, bias, skip_mean, skip_rstd,
+    skip_weight, rows, channels, ADD: tl.constexpr, NORM_SKIP: tl.constexpr, TWO: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     row, channel, _ = _from_the_end(channels, ROWS, CHANNELS)
-    exists = channel < channels
-    centre = tl.load(mean + channel, mask=exists, other=0)
-    inverse = tl.load(rstd + channel, mask=exists, other=0)
-    scale, shift = _scale_and_shift(mean, rstd, weight, bias, channel, exists)
-    mean_g = tl.load(by_bias + channel, mask=exists, other=0) / rows
-    mean_gx = tl.load(by_weight + channel, mask=exists, other=0) / rows
     places, inside = _tile(by_y, rows, channels, row, channel)
     gradient = tl.load(places, mask=inside, other=0).to(tl.float32)
     if TWO:
@@ -210,12 +240,20 @@ def _gradient_kernel(
         gradient += tl.load(places, mask=inside, other=0).to(tl.float32)
     places, inside = _tile(x, rows, channels, row, channel)
     value = tl.load(places, mask=inside, other=0).to(tl.float32)
-    if RELU:
+    if not ADD:  # with a sum, the gradient comes from `_gradient_sums_kernel`, past the ReLU
+        scale, shift = _scale_and_shift(mean, rstd, weight, bias, channel, channel < channels)
         gradient = tl.where(value * scale[None, :] + shift[None, :] > 0, gradient, 0)
-    normal = (value - centre[None, :]) * inverse[None, :]
-    result = scale[None, :] * (gradient - mean_g[None, :] - normal * mean_gx[None, :])
+    result = _by_input(value, gradient, totals, 1, mean, rstd, weight, rows, channels, row, channel)
     places, inside = _tile(by_x, rows, channels, row, channel)
     tl.store(places, result, mask=inside)
+    if NORM_SKIP:
+        places, inside = _tile(skip, rows, channels, row, channel)
+        value = tl.load(places, mask=inside, other=0).to(tl.float32)
+        result = _by_input(
+            value, gradient, totals, 2, skip_mean, skip_rstd, skip_weight, rows, channels, row, channel
+        )
+        places, inside = _tile(by_skip, rows, channels, row, channel)
+        tl.store(places, result, mask=inside)
 
 
 class _Shape:
@@ -235,6 +273,21 @@ class _Shape:
         self.in_parts = (self.parts * self.blocks,)
 
 
+def _statistics(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
+    """Mean and 1 / deviation of every channel, [2, C]; the running ones follow."""
+    shape = _Shape(x)
+    sums = x.new_empty(shape.parts, 2, shape.channels, dtype=torch.float32)
+    statistics = x.new_empty(2, shape.channels, dtype=torch.float32)
+    _moments_kernel[shape.in_parts](
+        x, sums, shape.rows, shape.channels, shape.rows_each, shape.tile, shape.block, STAGES
+    )
+    _statistics_kernel[(triton.cdiv(shape.channels, CHANNELS_EACH),)](
+        x, sums, *statistics, norm.running_mean, norm.running_var, norm.num_batches_tracked, shape.rows,
+        shape.channels, shape.parts, norm.momentum, norm.eps, PARTS, CHANNELS_EACH,
+    )  # fmt: skip
+    return statistics
+
+
 class _NormAddReLU(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -242,63 +295,70 @@ class _NormAddReLU(torch.autograd.Function):
         x: Tensor,
         weight: Tensor,
         bias: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        batches: Tensor,
-        momentum: float,
-        epsilon: float,
         skip: Tensor | None,
-        relu: bool,
+        skip_weight: Tensor | None,
+        skip_bias: Tensor | None,
+        norm: nn.BatchNorm2d,
+        skip_norm: nn.BatchNorm2d | None,
     ) -> tuple[Tensor, Tensor]:
-        shape = _Shape(x)
-        rows, channels, block = shape.rows, shape.channels, shape.block
-        sums = x.new_empty(shape.parts, 2, channels, dtype=torch.float32)
-        mean, rstd = x.new_empty(2, channels, dtype=torch.float32)
-        y = torch.empty_like(x)
-        _moments_kernel[shape.in_parts](x, sums, rows, channels, shape.rows_each, shape.tile, block)
-        _statistics_kernel[(triton.cdiv(channels, CHANNELS_EACH),)](
-            x, sums, mean, rstd, running_mean, running_var, batches, rows, channels, shape.parts, momentum,
-            epsilon, PARTS, CHANNELS_EACH,
-        )  # fmt: skip
-        add = skip is not None
-        alive = x.new_empty(rows, channels // 8, dtype=torch.uint8) if add and relu else None
+        add, norm_skip = skip is not None, skip_norm is not None
+        # First the skip, which has lain there for longer: the cache still holds the end of x afterwards.
+        skip_statistics = _statistics(skip, skip_norm) if skip is not None and skip_norm else None
+        statistics = _statistics(x, norm)
+        shape, y = _Shape(x), torch.empty_like(x)
+        alive = x.new_empty(shape.rows, shape.channels // 8, dtype=torch.uint8) if add else None
         _apply_kernel[shape.everywhere](
-            x, skip, y, alive, mean, rstd, weight, bias, rows, channels, add, relu, shape.tile, block
+            x, skip, y, alive, *statistics, weight, bias, *pair(skip_statistics), skip_weight, skip_bias,
+            shape.rows, shape.channels, add, norm_skip, shape.tile, shape.block,
+        )  # fmt: skip
+        ctx.save_for_backward(
+            x, alive, statistics, weight, bias, skip if norm_skip else None, skip_statistics, skip_weight
         )
-        ctx.save_for_backward(x, alive, mean, rstd, weight, bias)
-        ctx.add, ctx.relu = add, relu
+        ctx.add, ctx.norm_skip = add, norm_skip
         ctx.set_materialize_grads(False)
         return y, y.view_as(y)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, alive, mean, rstd, weight, bias = ctx.saved_tensors
+        x, alive, statistics, weight, bias, skip, skip_statistics, skip_weight = ctx.saved_tensors
         gradients: list[Tensor | None] = [like(g, x) for g in by_outputs if g is not None]
         by_y, by_y_too, *_ = [*gradients, None, None]
         if by_y is None:
-            return (None,) * 10
-        two = by_y_too is not None
-        shape = _Shape(x, TILE_OF_MANY if ctx.add else TILE)
+            return (None,) * 8
+        two, kinds = by_y_too is not None, 3 if ctx.norm_skip else 2
+        tile, stages = SUMS["normalised skip" if ctx.norm_skip else "skip" if ctx.add else "nothing"]
+        shape = _Shape(x, tile)
         rows, channels, block = shape.rows, shape.channels, shape.block
-        sums = x.new_empty(shape.parts, 2, channels, dtype=torch.float32)
-        by_weight, by_bias = x.new_empty(2, channels, dtype=torch.float32)
+        sums = x.new_empty(shape.parts, kinds, channels, dtype=torch.float32)
+        totals = x.new_empty(kinds, channels, dtype=torch.float32)
         by_sum = torch.empty_like(x) if ctx.add else None
         _gradient_sums_kernel[shape.in_parts](
-            x, alive, by_y, by_y_too, by_sum, sums, mean, rstd, weight, bias, rows, channels, shape.rows_each,
-            ctx.add, two, ctx.relu, shape.tile, block,
+            x, skip, alive, by_y, by_y_too, by_sum, sums, *statistics, weight, bias, *pair(skip_statistics),
+            rows, channels, shape.rows_each, ctx.add, ctx.norm_skip, two, shape.tile, block, stages,
         )  # fmt: skip
-        _parameter_gradients_kernel[(triton.cdiv(channels, CHANNELS_EACH),)](
-            sums, by_weight, by_bias, channels, shape.parts, PARTS, CHANNELS_EACH
+        _parameter_gradients_kernel[(triton.cdiv(channels, CHANNELS_EACH), kinds)](
+            sums, totals, channels, shape.parts, kinds, PARTS, CHANNELS_EACH
         )
         by_x, shape = torch.empty_like(x), _Shape(x)
-        if ctx.add:  # the two gradients are one by now, and the ReLU is behind them
+        by_skip = torch.empty_like(x) if ctx.norm_skip else by_sum
+        if ctx.add:  # the two gradients are one by now
             by_y, by_y_too, two = by_sum, None, False
         _gradient_kernel[shape.everywhere](
-            x, by_y, by_y_too, by_x, by_weight, by_bias, mean, rstd, weight, bias, rows, channels, two,
-            ctx.relu and not ctx.add, shape.tile, block,
+            x, skip, by_y, by_y_too, by_x, by_skip, totals, *statistics, weight, bias,
+            *pair(skip_statistics), skip_weight, rows, channels, ctx.add, ctx.norm_skip, two, shape.tile,
+            block,
         )  # fmt: skip
-        return by_x, by_weight, by_bias, None, None, None, None, None, by_sum, None
+        by_bias, by_weight, *by_skip_weight = totals
+        by_norm = (by_x, by_weight, by_bias)
+        if not ctx.norm_skip:
+            return *by_norm, by_skip, None, None, None, None
+        # Both biases are added to the same sum; autograd may add to a gradient, so each has its own.
+        return *by_norm, by_skip, by_skip_weight[0], by_bias.clone(), None, None
+
+
+def pair(statistics: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    return (None, None) if statistics is None else (statistics[0], statistics[1])
 
 
 def like(gradient: Tensor, x: Tensor) -> Tensor:
@@ -307,15 +367,17 @@ def like(gradient: Tensor, x: Tensor) -> Tensor:
 
 
 def norm_add_relu(
-    x: Tensor, norm: nn.BatchNorm2d, skip: Tensor | None = None, relu: bool = True
+    x: Tensor,
+    norm: nn.BatchNorm2d,
+    skip: Tensor | None = None,
+    skip_norm: nn.BatchNorm2d | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """relu(norm(x) + skip) with the batch's statistics, twice: the gradients of both meet in one kernel.
+    """relu(norm(x) + skip_norm(skip)) with the batch's statistics, twice: the gradients of both meet in one
+    kernel.
 
-    x and skip are channels_last [N, C, H, W]. The running statistics move as `norm`'s own would.
+    x and skip are channels_last [N, C, H, W]. The running statistics move as the norms' own would.
     """
     x = x.contiguous(memory_format=torch.channels_last)
     skip = None if skip is None else like(skip, x)
-    return _NormAddReLU.apply(
-        x, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.num_batches_tracked,
-        norm.momentum, norm.eps, skip, relu,
-    )  # fmt: skip
+    skip_parameters = (None, None) if skip_norm is None else (skip_norm.weight, skip_norm.bias)
+    return _NormAddReLU.apply(x, norm.weight, norm.bias, skip, *skip_parameters, norm, skip_norm)

@@ -10,21 +10,24 @@ from varcon.kernels import HAS_TRITON
 
 
 def norm_add_relu(
-    x: Tensor, norm: nn.BatchNorm2d, skip: Tensor | None = None, relu: bool = True
+    x: Tensor,
+    norm: nn.BatchNorm2d,
+    skip: Tensor | None = None,
+    skip_norm: nn.BatchNorm2d | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """relu(norm(x) + skip), twice: for what comes next, and for the skip past it.
+    """relu(norm(x) + skip), where the skip too may have a norm, twice: for what comes next, and for the skip
+    past it.
 
     The two are one and the same, but a kernel that is told their gradients apart saves a pass over them.
     """
     if fused_serves(x, norm):
         from varcon.kernels.batch_norm import norm_add_relu as fused
 
-        return fused(x, norm, skip, relu)
+        return fused(x, norm, skip, skip_norm)
     y = norm(x)
     if skip is not None:
-        y = y + skip
-    if relu:
-        y = F.relu(y, inplace=True)
+        y = y + (skip_norm(skip) if skip_norm else skip)
+    y = F.relu(y, inplace=True)
     return y, y
 
 
