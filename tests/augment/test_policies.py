@@ -18,6 +18,9 @@ EVERY_POLICY = [
     AugmentSettings(policy="none"),
     AugmentSettings(policy="crop-flip"),
     AugmentSettings(blur=0.5),
+    AugmentSettings(policy="auto", crop_area=(1, 1)),
+    AugmentSettings(policy="rand"),
+    AugmentSettings(policy="stacked-rand"),
 ]
 
 
@@ -292,6 +295,10 @@ def test_on_a_gpu_without_waiting_for_it(settings):
         ({"jitter": (-0.4, 0.4, 0.4, 0.1)}, "at least 0"),
         ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "at most 0.5"),
         ({"shift": -1}, "augment.shift is -1"),
+        ({"auto": "svhn"}, "augment.auto is 'svhn'; choose one of cifar10, imagenet"),
+        ({"rand_operations": 0}, "rand_operations is 0"),
+        ({"rand_magnitude": 9}, "rand_magnitude is 9; set it within 0 to 1"),
+        ({"cutout": -2}, "cutout -2"),
     ],
 )
 def test_settings_that_cannot_be_used(wrong, message):

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from varcon.augment import ops
+from varcon.augment import auto, ops
 from varcon.core import InputError
 from varcon.kernels import HAS_TRITON
 
@@ -19,16 +19,23 @@ BLUR_SIGMA = (0.1, 2.0)  # pixels, SimCLR
 
 @dataclass(frozen=True)
 class AugmentSettings:
-    policy: Literal["none", "crop-flip", "sim"] = "sim"  # sim is SimCLR's; crop-flip suits cross-entropy
+    policy: Literal["none", "crop-flip", "sim", "auto", "rand", "stacked-rand"] = "sim"
+    """sim is SimCLR's; crop-flip suits cross-entropy; auto and rand are AutoAugment and RandAugment,
+    stacked-rand is RandAugment together with sim's colours"""
     views: int = 2  # differently augmented copies of each image in a batch
-    crop_area: tuple[float, float] = (0.2, 1.0)  # least and greatest share of the image kept (sim)
+    crop_area: tuple[float, float] = (0.2, 1.0)
+    """least and greatest share of the image kept (all but crop-flip); (1, 1): a shift instead"""
     flip: float = 0.5  # probability of a mirror image; 0 for digits and text
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
     """strength of brightness, contrast, saturation and hue jitter (sim)"""
     jitter_probability: float = 0.8  # probability of jittering an image's colours (sim)
     grey: float = 0.2  # probability of a grey image (sim)
     blur: float = 0.0  # probability of a blurred image; 0.5 for ImageNet (sim)
-    shift: int = 4  # greatest shift in pixels, edges reflected (crop-flip)
+    shift: int = 4  # greatest shift in pixels (crop-flip; others that do not crop)
+    auto: Literal["cifar10", "imagenet"] = "cifar10"  # whose policy (auto)
+    rand_operations: int = 2  # for each image (rand)
+    rand_magnitude: float = 0.3  # of the strongest (rand)
+    cutout: int = 0  # side in pixels of a square that is hidden (auto, rand)
     small_views: int = 0  # further views of less of the image and fewer pixels (sim; SwAV's multi-crop)
     small_size: int = 16  # their side in pixels
     small_crop_area: tuple[float, float] = (0.05, 0.2)  # least and greatest share of the image in them
@@ -61,6 +68,17 @@ class AugmentSettings:
             raise InputError(
                 f"augment.jitter is {self.jitter}; give four strengths of at least 0 for brightness, "
                 "contrast, saturation and hue, the last in turns and at most 0.5."
+            )
+        if self.auto not in auto.POLICIES:
+            raise InputError(f"augment.auto is {self.auto!r}; choose one of {', '.join(auto.POLICIES)}.")
+        if self.rand_operations < 1 or self.cutout < 0:
+            raise InputError(
+                f"augment.rand_operations is {self.rand_operations} and cutout {self.cutout}; "
+                "the first must be at least 1, the second not negative."
+            )
+        if not 0 <= self.rand_magnitude <= 1:
+            raise InputError(
+                f"augment.rand_magnitude is {self.rand_magnitude}; set it within 0 to 1, the strongest."
             )
         if self.shift < 0:
             raise InputError(f"augment.shift is {self.shift}, but it counts pixels; set it to 0 or more.")
@@ -179,8 +197,67 @@ def sim(
     return views
 
 
+def operated(
+    images: Tensor,
+    indices: Tensor | None,
+    settings: AugmentSettings,
+    to: Normalisation,
+    generator: torch.Generator,
+) -> list[Tensor]:
+    """Crop and mirror, then the operations of AutoAugment or RandAugment; stacked, sim's jitter before them
+    and its grey after."""
+    batch = _batch(images, indices)
+    many = batch.repeat(settings.views, 1, 1, 1)
+    size = (images.shape[2], images.shape[3])
+    count = settings.rand_operations
+    parts = {"crop": 4 * ops.CROP_ATTEMPTS, "flip": 1, "auto": 5, "rand": 2 * count, "colour": 6, "cutout": 2}
+    drawn = torch.rand(sum(parts.values()) * len(many), device=generator.device, generator=generator)
+    lengths = [rows * len(many) for rows in parts.values()]
+    uniforms = {
+        name: part.view(-1, len(many)) for name, part in zip(parts, drawn.split(lengths), strict=True)
+    }
+    if settings.policy == "auto":
+        chosen = auto.draw_auto(uniforms["auto"], settings.auto)
+    else:
+        chosen = auto.draw_rand(uniforms["rand"].view(2, count, -1), settings.rand_magnitude)
+    boxes = _boxes(uniforms["crop"], size, settings)
+    view = auto.warp(many, boxes, uniforms["flip"][0] < settings.flip, auto.affine(chosen, size))
+    stacked = settings.policy == "stacked-rand"
+    if stacked:
+        colours = draw_jitter(uniforms["colour"][:5], settings)
+        pixels = _unit_range(view)
+        matrix = ops.colour_matrix(ops.mean_grey(pixels), *colours)
+        view = ops.apply_colour(pixels, matrix).mul_(255).round_().to(torch.uint8)
+    pixels = _unit_range(auto.change_tones(view, chosen))
+    if stacked:
+        saturation = torch.where(uniforms["colour"][5] < settings.grey, 0.0, 1.0)
+        one = torch.ones_like(saturation)
+        matrix = ops.colour_matrix(ops.mean_grey(pixels), one, one, saturation, torch.zeros_like(one))
+        pixels = ops.apply_colour(pixels, matrix)
+    views = _finish(pixels, to)
+    if settings.cutout:
+        views = auto.cut_out(views, settings.cutout, uniforms["cutout"])
+    return list(views.split(len(batch)))
+
+
+def _boxes(uniforms: Tensor, size: tuple[int, int], settings: AugmentSettings) -> ops.Boxes:
+    """Resized crops, or where there is nothing to crop, the whole image shifted."""
+    n = uniforms.shape[1]
+    if settings.crop_area != (1.0, 1.0):
+        return ops.resized_crop_boxes(uniforms.view(4, n, -1), size, settings.crop_area, CROP_RATIO)
+    top, left = (uniforms[:2] * (2 * settings.shift + 1)).long() - settings.shift
+    return ops.Boxes(top, left, torch.full_like(top, size[0]), torch.full_like(left, size[1]))
+
+
 Policy = Callable[[Tensor, Tensor | None, AugmentSettings, Normalisation, torch.Generator], list[Tensor]]
-POLICIES: dict[str, Policy] = {"none": none, "crop-flip": crop_flip, "sim": sim}
+POLICIES: dict[str, Policy] = {
+    "none": none,
+    "crop-flip": crop_flip,
+    "sim": sim,
+    "auto": operated,
+    "rand": operated,
+    "stacked-rand": operated,
+}
 
 
 class SimDraw(NamedTuple):
@@ -207,18 +284,22 @@ def draw_sim(uniforms: Tensor, size: tuple[int, int], settings: AugmentSettings)
     for_crops = uniforms[: 4 * n * ops.CROP_ATTEMPTS].view(4, n, ops.CROP_ATTEMPTS)
     boxes = ops.resized_crop_boxes(for_crops, size, settings.crop_area, CROP_RATIO)
     others = uniforms[for_crops.numel() :].view(-1, n)
-    jittered = others[1] < settings.jitter_probability
-    brightness, contrast, saturation, hue = torch.where(
-        jittered,
-        ops.between(others[2:6], *jitter_ranges(settings)),
-        ops.constant((1, 1, 1, 0), uniforms.device)[:, None],
-    )
+    brightness, contrast, saturation, hue = draw_jitter(others[1:6], settings)
     sigma = None
     if settings.blur > 0:
         spread = ops.between(others[8:], BLUR_SIGMA[:1], BLUR_SIGMA[1:])[0]
         sigma = torch.where(others[7] < settings.blur, spread, 0.0)
     flip, grey = others[0] < settings.flip, others[6] < settings.grey
     return SimDraw(boxes, flip, brightness, contrast, saturation, hue, grey, sigma)
+
+
+def draw_jitter(uniforms: Tensor, settings: AugmentSettings) -> Tensor:
+    """Brightness, contrast, saturation and hue, [4, N], from `uniforms` [5, N]."""
+    return torch.where(
+        uniforms[0] < settings.jitter_probability,
+        ops.between(uniforms[1:], *jitter_ranges(settings)),
+        ops.constant((1, 1, 1, 0), uniforms.device)[:, None],
+    )
 
 
 def jitter_ranges(settings: AugmentSettings) -> tuple[list[float], list[float]]:

@@ -1,0 +1,172 @@
+"""AutoAugment's policies against kornia's tables, geometry against Pillow, draws against their odds."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from varcon.augment import AugmentSettings, auto, draw_views, ops
+from varcon.augment.auto import GEOMETRY, OPERATIONS, RAND_OPERATIONS, Chosen
+from varcon.augment.tones import TONES
+
+
+def whole(n, size):
+    zero = torch.zeros(n, dtype=torch.int64)
+    return ops.Boxes(zero, zero, zero + size, zero + size)
+
+
+def one(name, strength, n=1):
+    return Chosen(torch.full((1, n), OPERATIONS.index(name)), torch.full((1, n), float(strength)))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagenet"])
+def test_policies_are_the_published_ones(name):
+    from kornia.augmentation.auto.autoaugment import autoaugment
+
+    published = getattr(autoaugment, f"{name}_policy")
+    spelling = {"color": "colour", "auto_contrast": "autocontrast"}
+    theirs = [
+        tuple((spelling.get(operation, operation), odds, level or 0) for operation, odds, level in pair)
+        for pair in published
+    ]
+    assert [tuple(pair) for pair in auto.POLICIES[name]] == theirs
+
+
+@pytest.mark.parametrize(
+    ("name", "strength", "coefficients"),
+    [
+        ("translate_x", 0.25, (1, 0, 4, 0, 1, 0)),
+        ("translate_y", -0.5, (1, 0, 0, 0, 1, -8)),
+        ("shear_x", 0.3, (1, 0.3, -0.3 * 8, 0, 1, 0)),
+        ("shear_y", -0.2, (1, 0, 0, -0.2, 1, 0.2 * 8)),
+    ],
+)
+def test_geometry_as_pillow_does_it(name, strength, coefficients, generator):
+    """Pillow's coefficients count from the corner, ours from the centre of 16 x 16 pixels."""
+    image = torch.randint(0, 256, (1, 3, 16, 16), generator=generator).to(torch.uint8)
+    change = auto.affine(one(name, strength), (16, 16))
+    ours = auto.warp(image, whole(1, 16), torch.tensor([False]), change)[0].permute(1, 2, 0).numpy()
+    theirs = Image.fromarray(image[0].permute(1, 2, 0).numpy()).transform(
+        (16, 16), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR, fillcolor=(128, 128, 128)
+    )
+    difference = np.abs(ours.astype(int) - np.asarray(theirs).astype(int))
+    inner = difference[3:-3, 3:-3]  # at the edges Pillow blends with the border pixel, not with the grey
+    assert inner.max() <= 2
+
+
+def test_rotation_as_pillow_does_it(generator):
+    image = torch.randint(0, 256, (1, 3, 16, 16), generator=generator).to(torch.uint8)
+    change = auto.affine(one("rotate", math.radians(20)), (16, 16))
+    ours = auto.warp(image, whole(1, 16), torch.tensor([False]), change)[0].permute(1, 2, 0).numpy()
+    theirs = Image.fromarray(image[0].permute(1, 2, 0).numpy()).rotate(20, Image.Resampling.BILINEAR)
+    difference = np.abs(ours.astype(int) - np.asarray(theirs).astype(int))[4:-4, 4:-4]
+    assert difference.max() <= 3
+
+
+def test_a_crop_is_the_usual_resized_crop(generator):
+    """Without operations: crop, enlargement and mirror as `ops.resample` makes them."""
+    images = torch.randint(0, 256, (20, 3, 32, 32), generator=generator).to(torch.uint8)
+    boxes = ops.resized_crop_boxes(
+        torch.rand(4, 20, 10, generator=generator), (32, 32), (0.2, 1), (0.75, 1.33)
+    )
+    flip = torch.rand(20, generator=generator) < 0.5
+    nothing = auto.affine(one("identity", 0, 20), (32, 32))
+    ours = auto.warp(images, boxes, flip, nothing).float()
+    rows = ops.resize_matrix(boxes.top, boxes.height, 32, 32, torch.zeros_like(flip))
+    columns = ops.resize_matrix(boxes.left, boxes.width, 32, 32, flip)
+    theirs = 255 * ops.resample(images, rows, columns)
+    # The outermost pixels may see beyond the crop, into the image.
+    assert (ours - theirs)[:, :, 2:-2, 2:-2].abs().max() <= 0.51
+
+
+def test_two_operations_are_done_in_their_order(generator):
+    image = torch.randint(0, 256, (1, 3, 16, 16), generator=generator).to(torch.uint8)
+    pair = Chosen(
+        torch.tensor([[OPERATIONS.index("shear_x")], [OPERATIONS.index("translate_y")]]),
+        torch.tensor([[0.25], [0.25]]),
+    )
+    at_once = auto.warp(image, whole(1, 16), torch.tensor([False]), auto.affine(pair, (16, 16)))
+    step = image
+    for operation, strength in zip(*pair, strict=True):
+        change = auto.affine(Chosen(operation[None], strength[None]), (16, 16))
+        step = auto.warp(step, whole(1, 16), torch.tensor([False]), change)
+    assert (at_once.int() - step.int())[:, :, 5:-6, 5:-5].abs().max() <= 1
+
+
+def test_odds_and_strengths_of_a_policy(generator):
+    n = 200_000
+    chosen = auto.draw_auto(torch.rand(5, n, generator=generator), "cifar10")
+    expected = np.zeros(len(OPERATIONS))
+    for pair in auto.POLICIES["cifar10"]:
+        for name, odds, _ in pair:
+            expected[OPERATIONS.index(name)] += odds / 25 / 2
+            expected[OPERATIONS.index("identity")] += (1 - odds) / 25 / 2
+    shares = np.bincount(chosen.operations.flatten(), minlength=len(OPERATIONS)) / (2 * n)
+    np.testing.assert_allclose(shares, expected, atol=0.002)
+    turned = chosen.strengths[chosen.operations == OPERATIONS.index("rotate")]
+    assert turned.abs().unique().tolist() == pytest.approx([math.radians(30) * 2 / 9])
+    assert (turned > 0).float().mean().item() == pytest.approx(0.5, abs=0.02)
+    kept = chosen.strengths[chosen.operations == OPERATIONS.index("posterize")]
+    assert kept.unique().tolist() == [5.0]
+    inverted_from = chosen.strengths[chosen.operations == OPERATIONS.index("solarize")]
+    assert sorted(inverted_from.unique().tolist()) == pytest.approx([255 * (1 - m / 9) for m in (8, 5, 3, 2)])
+
+
+def test_odds_of_rand(generator):
+    chosen = auto.draw_rand(torch.rand(2, 3, 50_000, generator=generator), 0.5)
+    assert chosen.operations.shape == (3, 50_000)
+    shares = np.bincount(chosen.operations.flatten(), minlength=len(OPERATIONS)) / 150_000
+    assert shares[OPERATIONS.index("invert")] == 0
+    for name in RAND_OPERATIONS:
+        assert shares[OPERATIONS.index(name)] == pytest.approx(1 / 14, abs=0.003)
+    bright = chosen.strengths[chosen.operations == OPERATIONS.index("brightness")]
+    assert sorted(bright.unique().tolist()) == pytest.approx([0.55, 1.45])
+
+
+def test_a_tone_moves_no_pixel_and_a_geometry_changes_no_tone(generator):
+    image = torch.randint(0, 256, (1, 3, 8, 8), generator=generator).to(torch.uint8)
+    for name in TONES:
+        assert torch.equal(auto.affine(one(name, 0.7), (8, 8))[0], torch.eye(3)[:2])
+    for name in GEOMETRY:
+        assert torch.equal(auto.change_tones(image, one(name, 0.2)), image)
+
+
+def test_cut_out():
+    views = torch.ones(3, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    places = torch.tensor([[0.5, 0.0, 0.99], [0.5, 0.0, 0.99]])
+    hidden = auto.cut_out(views, 4, places) == 0
+    assert hidden[0, 0, 2:6, 2:6].all() and hidden[0].sum() == 3 * 16
+    assert hidden[1, 0, :2, :2].all() and hidden[1].sum() == 3 * 4
+    assert hidden[2, 0, 5:, 5:].all() and hidden[2].sum() == 3 * 9
+
+
+def test_a_shift_is_mirrored_at_the_edges(generator):
+    image = torch.randint(0, 256, (1, 3, 8, 8), generator=generator).to(torch.uint8)
+    boxes = whole(1, 8)._replace(top=torch.tensor([-2]), left=torch.tensor([3]))
+    ours = auto.warp(image, boxes, torch.tensor([False]), auto.affine(one("identity", 0), (8, 8)))
+    expected = torch.cat([image[:, :, [1, 0]], image[:, :, :6]], 2)
+    expected = torch.cat([expected[..., 3:], expected[..., [7, 6, 5]]], 3)
+    assert torch.equal(ours, expected)
+
+
+def test_cutout_in_a_policy():
+    """Every image loses its square, or what of it lies inside."""
+    images = torch.full((50, 3, 32, 32), 200, dtype=torch.uint8)
+    plain = AugmentSettings(policy="rand", rand_magnitude=0.0, crop_area=(1, 1), flip=0, views=1)
+    mean, std = (0.1,) * 3, (1.0,) * 3
+    (view,) = draw_views(images, plain, mean, std, torch.Generator().manual_seed(0))
+    (cut,) = draw_views(images, replace(plain, cutout=8), mean, std, torch.Generator().manual_seed(0))
+    lost = (cut == 0).all(1).flatten(1).sum(1)
+    assert lost.max() == 64 and lost.min() >= 16
+    assert torch.equal(torch.where(cut == 0, view, cut), view)
+
+
+def test_stacked_rand_has_the_colours_of_sim(generator):
+    images = torch.randint(0, 256, (400, 3, 8, 8), generator=generator).to(torch.uint8)
+    settings = AugmentSettings(policy="stacked-rand", grey=0.25, rand_magnitude=0.0, views=1)
+    (view,) = draw_views(images, settings, (0.0,) * 3, (1.0,) * 3, torch.Generator().manual_seed(0))
+    grey = (view.amax(1) - view.amin(1)).flatten(1).amax(1) < 0.01
+    assert grey.float().mean().item() == pytest.approx(0.25, abs=0.06)
