@@ -52,6 +52,15 @@ def test_marks_differ_in_shape_and_lines_in_dashes() -> None:
     assert steps == "M1 3m-4.5 -4.5h9v9h-9zM2 4m-4.5 -4.5h9v9h-9z"
 
 
+def test_forty_recipes_look_different() -> None:
+    def look(style: int) -> tuple[str, str]:
+        canvas = Canvas(10, 10)
+        canvas.marks([0.0], [0.0], style)
+        return canvas.svg(), DASHES[style % len(DASHES)]
+
+    assert len({look(style) for style in range(40)}) == 40
+
+
 def test_a_round_mark_has_its_size() -> None:
     canvas = Canvas(10, 10)
     canvas.rings([5.0], [5.0], 8, 1)

@@ -71,12 +71,17 @@ class Axes:
     """A frame on a canvas, with ticks, into which values are drawn."""
 
     def __init__(
-        self, canvas: Canvas, box: tuple[float, float, float, float], x: Axis, y: Axis, bare_x: bool = False
+        self,
+        canvas: Canvas,
+        box: tuple[float, float, float, float],  # left, top, right, bottom of the frame alone
+        x: Axis,
+        y: Axis,
+        bare_x: bool = False,  # leave the x axis without words
+        margin: float | None = None,  # left of the frame, at whose edge the y axis's label stands
     ) -> None:
-        """`box` is left, top, right, bottom of the frame alone; `bare_x` leaves the x axis without words."""
         self.canvas, self.x_axis, self.y_axis = canvas, x, y
         self.left, self.top, self.right, self.bottom = box
-        self._ticks(bare_x)
+        self._ticks(bare_x, margin or left_margin(y))
 
     def x(self, values: np.ndarray | float) -> np.ndarray:
         return self.left + (self.right - self.left) * _share(values, self.x_axis)
@@ -84,7 +89,7 @@ class Axes:
     def y(self, values: np.ndarray | float) -> np.ndarray:
         return self.bottom - (self.bottom - self.top) * _share(values, self.y_axis)
 
-    def _ticks(self, bare_x: bool) -> None:
+    def _ticks(self, bare_x: bool, margin: float) -> None:
         canvas, grid = self.canvas, []
         for place, words in self.y_axis.ticks:
             down = float(self.y(place))
@@ -101,8 +106,7 @@ class Axes:
         corner = f"M{number(self.left)} {number(self.top)}V{number(self.bottom)}H{number(self.right)}"
         canvas.path(corner, stroke="muted", width=0.9)
         if self.y_axis.label:
-            across = self.left - GAP - self.y_axis.tick_width - LABEL_ROOM / 2 - 2
-            middle = (self.top + self.bottom) / 2
+            across, middle = self.left - margin + LABEL_ROOM / 2, (self.top + self.bottom) / 2
             canvas.text(across, middle, self.y_axis.label, anchor="middle", colour="muted", upward=True)
         if self.x_axis.label and not bare_x:
             middle = (self.left + self.right) / 2

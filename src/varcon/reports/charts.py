@@ -98,8 +98,8 @@ def curves(
         y0 = top + 6
         for place, (panel, (x, y)) in enumerate(zip(panels, scales, strict=True)):
             y1 = y0 + inner * panel.height / total
-            axes = Axes(canvas, (margin, y0, width - 12, y1), x, y, bare_x=place + 1 < len(panels))
-            fill(axes, panel)
+            last = place + 1 == len(panels)
+            fill(Axes(canvas, (margin, y0, width - 12, y1), x, y, bare_x=not last, margin=margin), panel)
             y0 = y1 + 14
         return canvas.svg()
     columns = columns or len(panels)

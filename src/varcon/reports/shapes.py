@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 import numpy as np
 
 # Of each finding's arrays: what the values are, and the sizes. Within a finding a letter stands for one size.
-RELIABILITY = {"*bin_confidence": "number B", "*bin_accuracy": "number B", "*bin_images": "index B"}
+RELIABILITY = {"*bin_confidence": "share B", "*bin_accuracy": "share B", "*bin_images": "index B"}
 PROBE = {"accuracy": "finite E"}
 SHAPES: dict[str, dict[str, str]] = {
     "knn": {"confusion": "index C C", "predictions": "index N"},
@@ -73,6 +73,7 @@ def fault(finding: str, arrays: dict[str, np.ndarray]) -> str:
 KINDS = {
     "number": "numbers",
     "finite": "finite numbers",
+    "share": "numbers from 0 to 1",
     "index": "whole numbers from 0 on",
     "pixels": "bytes",
     "text": "text",
@@ -106,4 +107,6 @@ def _is(kind: str, values: np.ndarray) -> bool:
         from scipy.cluster.hierarchy import is_valid_linkage
 
         return bool(np.isfinite(values).all()) and is_valid_linkage(values.astype(float))
+    if kind == "share":
+        return not ((values < 0) | (values > 1)).any()  # NaN of an empty bin is neither
     return kind == "number" or bool(np.isfinite(values).all())

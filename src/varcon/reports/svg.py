@@ -133,7 +133,8 @@ class Canvas:
         mark: int | None = None,  # None: that of the style
     ) -> None:
         """One path for all: a map has thousands."""
-        shape = scaled(MARKS[(style if mark is None else mark) % len(MARKS)], size)
+        mark = style + 3 * (style // len(SERIES)) if mark is None else mark  # another where a colour recurs
+        shape = scaled(MARKS[mark % len(MARKS)], size)
         points = [(a, b) for a, b in zip(x, y, strict=True) if np.isfinite(a) and np.isfinite(b)]
         steps = "".join(f"M{number(across, 1)} {number(down, 1)}{shape}" for across, down in points)
         self.path(steps, fill=series(style))

@@ -48,7 +48,8 @@ def losses(run: Run) -> list[Drawing]:
     shown = [name for name in LOSSES if name in run.metrics]
     lines = [_line(run, name, style, LOSSES[name]) for style, name in enumerate(shown)]
     panels = [Panel(lines, "loss", height=2)]
-    first, last = run.metrics["loss"][[0, -1]]
+    known = run.metrics["loss"][np.isfinite(run.metrics["loss"])]
+    first, last = known[[0, -1]]
     caption = f"The loss went from {first:.3g} to {last:.3g}"
     # Other methods with these terms add more to them.
     caption += "; it is the sum of its two terms." if run.method == "varcon" and len(shown) == 3 else "."
@@ -112,7 +113,7 @@ def convergences(groups: list[Group]) -> list[Table]:
         rows += [cells] if cells[1].runs else []
     head = ["recipe", "to 90 %", "to 95 %", "to 99 %", "area"]
     caption = f"The first epoch by which the loss had made that share of its decrease. {AREA}"
-    return [Table("Epochs to convergence", head, rows, caption)] if rows else []
+    return [Table("Epochs to convergence", head, rows, caption, shape="wide")] if rows else []
 
 
 def converged(run: Run) -> dict[str, float]:
@@ -131,7 +132,9 @@ def journal(run: Run) -> list[dict[str, float]]:
         dict(zip(run.metrics, map(float, row), strict=True))
         for row in zip(*run.metrics.values(), strict=True)
     ]
-    known = [row for row in rows if np.isfinite([row["step"], row["epoch"], row["loss"]]).all()]
+    known = [
+        row for row in rows if 0 <= row["epoch"] < 2**31 and np.isfinite([row["step"], row["loss"]]).all()
+    ]
     steps = np.diff([0, *(row["step"] for row in known)])
     if not len(steps) or not (steps > 0).all():
         return []
