@@ -50,7 +50,7 @@ def cells(run: Run) -> list[Drawing]:
     svg = matrix(shaded, rows, columns, column_label="severity", width=HALF, row_height=24)
     return [
         Drawing(
-            "Accuracy by corruption and severity", "Top-1 accuracy in %; the darker, the more errors.", svg
+            "Accuracy by corruption and severity", "Top-1 accuracy in %; the stronger the colour, the more errors.", svg
         )
     ]
 
