@@ -63,9 +63,21 @@ def test_few_training_images_of_each_class(tmp_path: Path) -> None:
     assert seen[0].classes == whole.classes
 
 
+def test_training_images_stand_in_for_the_test_images() -> None:
+    whole, held = load(DataSettings()), load(DataSettings(held_out=0.1))
+    assert len(held.train) + len(held.test) == len(whole.train)
+    shares = held.test.labels.bincount() / whole.train.labels.bincount()
+    assert shares.tolist() == pytest.approx([0.1] * 10, abs=0.005)
+    rows = torch.cat([held.train.images, held.test.images]).flatten(1)
+    assert torch.equal(rows.unique(dim=0), whole.train.images.flatten(1).unique(dim=0))
+    few = load(DataSettings(held_out=0.1, per_class=3))
+    assert len(few.train) == 30 and torch.equal(few.test.images, held.test.images)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"held_out": 1.0}, r"data\.held_out is 1\.0; it is a share"),
         ({"per_class": -1}, r"data\.per_class is -1: use 0 for all"),
         ({"per_class": 1, "per_class_seed": -1}, r"data\.per_class_seed is -1; it must lie within"),
         ({"per_class": 200}, r"data\.per_class: 200 images .* class \d has 1\d\d; ask for fewer"),
