@@ -1,8 +1,8 @@
 """Compare training with and without kernels and graphs: `python benchmarks/numerics.py --cifar100 FOLDER`.
 
 The same recipes and seeds, once by Triton kernels in captured steps, once by plain torch kernel after kernel.
-They round differently, so two runs drift apart as two seeds do: the difference of the means is to be judged by
-the spread over seeds. The recipes are the digits', in full, and one epoch of CIFAR-100's for ResNet-18.
+They round differently, so two runs drift apart as two seeds do: the difference of the means is to be judged
+by the spread over seeds. The recipes are the digits', in full, and one epoch of CIFAR-100's for ResNet-18.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def main() -> int:
 
 def trained(recipe: Recipe[Any], seed: int, plain: bool) -> dict[str, float]:
     train = replace(recipe.train, seed=seed, cuda_graph=not plain)
-    with tempfile.TemporaryDirectory() as folder, plain_torch() if plain else mock.patch.dict({}):
+    with tempfile.TemporaryDirectory() as folder, plain_torch() if plain else nullcontext():
         made = run.train(replace(recipe, train=train), Path(folder) / "run")
         found = run.evaluate(made, recipe.evaluate, only=("knn",))
         rows = [json.loads(line) for line in (made / "metrics.jsonl").read_text().splitlines()]
