@@ -36,8 +36,8 @@ class EncoderSettings:
         "vit_base",
     ] = "small"
     stem: resnet.Stem = "small"
-    """first layers: small, for images up to 64 pixels (3x3, or patches of 4), or imagenet (7x7 and pooling, or
-    patches of 16)"""
+    """first layers: small, for images up to 64 pixels (3x3, or patches of 4), or imagenet (7x7 and pooling,
+    or patches of 16)"""
 
     def build(self) -> Encoder:
         return ENCODERS[self.name](self.stem)
