@@ -83,8 +83,9 @@ class Compare:
     """folder for runs, table and report; by default runs/compare-, the recipe's name and, if timed, -time"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie, if not where RECIPE has them"""
-    device: str | None = None
-    """auto, cpu or cuda, for every run; by default RECIPE's"""
+    devices: str | None = None
+    """auto, cpu or cuda, by default RECIPE's; several with commas, such as cuda:0,cuda:1 or cpu,cpu, each
+    train a run at the same time"""
 
 
 @dataclass
@@ -106,8 +107,9 @@ class Sweep:
     """folder for runs, table and report; by default runs/sweep- and the recipe's name"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie, if not where RECIPE has them"""
-    device: str | None = None
-    """auto, cpu or cuda, for every run; by default RECIPE's"""
+    devices: str | None = None
+    """auto, cpu or cuda, by default RECIPE's; several with commas, such as cuda:0,cuda:1 or cpu,cpu, each
+    train a run at the same time"""
 
 
 @dataclass

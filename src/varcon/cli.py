@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 
 from varcon import compare as comparison
-from varcon import run, runs
+from varcon import parallel, run, runs
 from varcon import sweep as grids
 from varcon.arguments import Compare, Demo, Evaluate, Report, Sweep, Train
 from varcon.core import Findings, InputError, RunError
@@ -34,7 +34,7 @@ from varcon.evaluations import (
 from varcon.evaluations.transfer import parse_target
 from varcon.recipe import DIGITS, Recipe, did_you_mean, load_recipe
 from varcon.runs import Planned, Result
-from varcon.terminal import Bar, findings_table, score_table, show
+from varcon.terminal import Bar, bars, findings_table, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -202,13 +202,14 @@ def compare(arguments: list[str], console: Console) -> None:
     ending = "-time" if chosen.budget == "time" else ""
     out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}{ending}"
     methods = [name.strip() for name in chosen.methods.split(",")]
-    seeds, where, device = read_seeds(chosen.seeds), chosen.data_path, chosen.device
+    seeds, where, devices = read_seeds(chosen.seeds), chosen.data_path, chosen_devices(chosen.devices)
+    device = devices[0] if devices else None
     with going_on_with(command):
         with Bar(console, "planning") as bar:
             planned = comparison.plan(
                 chosen.recipe, methods, seeds, out, chosen.budget, bar.progress, where, device
             )
-        carry_out(planned, out, "compare", "method", comparison.in_order, command, console)
+        carry_out(planned, devices, out, "compare", "method", comparison.in_order, command, console)
 
 
 def read_seeds(text: str) -> list[int]:
@@ -216,6 +217,11 @@ def read_seeds(text: str) -> list[int]:
         return list(dict.fromkeys(int(seed) for seed in text.split(",")))
     except ValueError:
         raise InputError(f"--seeds is {text!r}; give whole numbers separated by commas") from None
+
+
+def chosen_devices(text: str | None) -> list[str]:
+    """None where the recipe says which."""
+    return parallel.read_devices(text) if text else []
 
 
 def refuse_torchrun(verb: str) -> None:
@@ -243,18 +249,26 @@ def sweep(arguments: list[str], console: Console) -> None:
     base = load_recipe(chosen.recipe)
     if chosen.data_path:
         base = replace(base, data=replace(base.data, path=str(chosen.data_path)))
-    base = replace(base, train=replace(base.train, device=chosen.device or base.train.device))
+    devices = chosen_devices(chosen.devices)
+    if devices:
+        base = replace(base, train=replace(base.train, device=devices[0]))
     out = chosen.out or run.RUNS / f"sweep-{run.run_name(chosen.recipe)}"
     command = shlex.join(["varcon", "sweep", *arguments])
     with going_on_with(command):
         with Bar(console, "planning") as bar:
             grid = grids.parse_grid(list(chosen.set))
             planned = grids.plan(base, grid, read_seeds(chosen.seeds), out, bar.progress)
-        carry_out(planned, out, "sweep", "settings", list, command, console)
+        order = {(one.label, one.seed): place for place, one in enumerate(planned)}
+
+        def in_order(results: list[Result]) -> list[Result]:
+            return sorted(results, key=lambda result: order[result.label, result.seed])
+
+        carry_out(planned, devices, out, "sweep", "settings", in_order, command, console)
 
 
 def carry_out(
     planned: list[Planned],
+    devices: list[str],
     out: Path,
     name: str,
     what: str,
@@ -262,14 +276,9 @@ def carry_out(
     command: str,
     console: Console,
 ) -> None:
-    """Trains and judges run after run, keeping the table up to date, and ends with the report."""
+    """Trains and judges every run, keeping the table up to date, and ends with the report."""
     results: list[Result] = []
-    for number, one in enumerate(planned, start=1):
-        title = f"{one.label}, seed {one.seed}"
-        with Bar(console, f"{title} ({number} of {len(planned)})") as bar:
-            result = runs.carry_out(one, bar.step, bar.progress, command)
-            score = "" if result.failed else f"kNN {result.scores['kNN top-1']:.2f} %"
-            bar.note(f"{title}: {result.failed or score}")
+    for _, result in carried_out(planned, devices, command, console):
         results = order([*results, result])
         runs.write(out, results, name, what)
     show(runs.table(results, what), console)
@@ -282,6 +291,23 @@ def carry_out(
     if failed:
         why = f"{out / f'{name}.md'} says why"
         raise RunError(f"{len(failed)} of {len(results)} runs failed ({'; '.join(failed)}): {why}")
+
+
+def carried_out(
+    planned: list[Planned], devices: list[str], command: str, console: Console
+) -> Iterator[tuple[Planned, Result]]:
+    """Every run as it comes to its end, with a line that says so."""
+    devices = devices or [planned[0].recipe.train.device if planned else "auto"]
+    with (
+        bars(console, len(devices)) as places,
+        closing(parallel.carry_out(planned, devices, command, places)) as ended,
+    ):
+        for one, result in ended:
+            score = result.scores.get("kNN top-1")
+            places[0].note(
+                f"{one.title}: {result.failed or ('done' if score is None else f'kNN {score:.2f} %')}"
+            )
+            yield one, result
 
 
 def free_folder(wanted: Path) -> Path:
