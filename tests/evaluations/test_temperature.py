@@ -59,6 +59,25 @@ def test_the_hardest_come_first(digits):
     assert few.tolist() == [[2, 0], [1, -1], [-1, -1]]
 
 
+def test_the_hardest_come_with_their_pictures(digits):
+    findings = AdaptiveTemperature(hardest=5)(raw_pixels(digits, CPU), digits)
+    kept = findings.arrays["hardest_pictures"]
+    assert kept.dtype == np.uint8
+    originals = digits.train.images.numpy()[findings.arrays["hardest"]]
+    np.testing.assert_array_equal(kept, originals.transpose(0, 2, 3, 1))  # small ones stay as they are
+    many = AdaptiveTemperature()(raw_pixels(digits, CPU), digits).arrays
+    assert len(many["hardest"]) == 100
+    assert len(many["hardest_pictures"]) == module.PICTURES
+
+
+def test_large_pictures_are_means_over_their_areas(generator):
+    images = torch.randint(0, 256, (2, 3, 128, 96), dtype=torch.uint8, generator=generator)
+    small = module.pictures(images)
+    assert small.shape == (2, 64, 48, 3)
+    blocks = images.double().reshape(2, 3, 64, 2, 48, 2).mean((3, 5))
+    assert abs(small - blocks.permute(0, 2, 3, 1).numpy()).max() <= 0.5
+
+
 def swap_labels(data, share, seed):
     """A share of the training labels replaced by wrong ones, and which those are."""
     chance = np.random.default_rng(seed)

@@ -15,6 +15,8 @@ from varcon.core import Data, Findings, InputError, Split
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.losses.varcon import class_sums, leave_one_out
 
+PICTURES = 40  # of the hardest images, kept so that a report can show them without the data
+PICTURE_SIDE = 64  # pixels, at most
 CELLS_AT_ONCE = 2**24  # of a [samples x classes] matrix: 128 MiB in float64, however many samples there are
 
 
@@ -77,6 +79,7 @@ class AdaptiveTemperature:
             "hardest_rivals": rivals.classes[hardest],  # what each looks like instead
             "hardest_confidence": p[hardest],
             "hardest_per_class": first_of_each(order, own, len(data.classes), self.hardest_per_class),
+            "hardest_pictures": pictures(data.train.images[torch.from_numpy(hardest[:PICTURES])]),
         }
         return Findings({name: float(value) for name, value in scores.items()}, arrays)
 
@@ -147,6 +150,15 @@ def confidence(
         rival_class.append(place)
     together = (torch.cat(parts).cpu().numpy() for parts in (own, rival_class, rival))
     return next(together), Rivals(*together)
+
+
+def pictures(images: Tensor) -> np.ndarray:
+    """Images [n, 3, H, W] as pixels [n, h, w, 3] of at most PICTURE_SIDE a side, each the mean of its area."""
+    height, width = images.shape[2:]
+    scale = min(1, PICTURE_SIDE / max(height, width))
+    size = max(1, round(scale * height)), max(1, round(scale * width))
+    small = F.adaptive_avg_pool2d(images.cpu().float(), size).round()
+    return small.to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
 
 
 def first_of_each(order: np.ndarray, labels: np.ndarray, classes: int, count: int) -> np.ndarray:

@@ -54,6 +54,12 @@ def write_report(folders: list[Path], target: Path) -> Path:
     return target
 
 
+def drawings(folder: Path) -> list[Drawing]:
+    """All that can be drawn of one run, from what lies in its folder."""
+    (run,) = collect.read_runs([Path(folder)])
+    return _drawings(run)
+
+
 def _render(runs: list[Run]) -> str:
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
@@ -103,13 +109,17 @@ def _lead(runs: list[Run], recipes: int) -> str:
     return f"Trained for {trained} epochs{images}{judged}."
 
 
+def _drawings(run: Run) -> list[Drawing]:
+    found = [_losses(run), _temperature(run), _neighbours(run), _probe(run), _map(run), _confusion(run)]
+    return [drawing for drawing in found if drawing]
+
+
 def _chapter(run: Run) -> Chapter:
-    drawings = [_losses(run), _temperature(run), _neighbours(run), _probe(run), _map(run), _confusion(run)]
     counts = run.array("knn", "confusion")
     listed = PAIRS_LISTED if counts is not None and len(counts) > plots.NUMBERED_CLASSES else 0
     return Chapter(
         run=run,
-        drawings=[drawing for drawing in drawings if drawing],
+        drawings=_drawings(run),
         pairs=run.confused_pairs()[:listed],
         missing=[name for name in KNOWN_FINDINGS if name not in run.findings],
         others={name: found.scores for name, found in run.findings.items() if name not in KNOWN_FINDINGS},
