@@ -113,6 +113,35 @@ class Sweep:
 
 
 @dataclass
+class Reproduce:
+    """Make tables and figures of the paper again, the paper's value beside ours.
+
+    Runs are shared by all names and kept: started again, it goes on where it stopped.
+    """
+
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
+    """tables and figures, or all; without a name they are listed"""
+    scale: str = "smoke"
+    """smoke, small or paper"""
+    data: Annotated[str, tyro.conf.arg(metavar="[NAME=]PATH")] = ""
+    """your data: cifar10=PATH, cifar100=PATH, folder=PATH or npz=PATH; or a path that shows what it is"""
+    target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
+    """a data set that table4 transfers to, by its name and path; may be given several times"""
+    corrupted: Path | None = None
+    """a published folder of corrupted test images, for corruption; by default they are made on the fly"""
+    real_labels: Path | None = None
+    """a JSON list of the acceptable labels of each test image, for real"""
+    seeds: str = "0"
+    """numbers, separated by commas; one run of every kind for each"""
+    out: Path | None = None
+    """folder for runs, tables and figures; by default runs/reproduce-, the scale and the
+    name of --data"""
+    devices: str = "auto"
+    """auto, cpu or cuda; several with commas, such as cuda:0,cuda:1 or cpu,cpu, each train a run at the same
+    time"""
+
+
+@dataclass
 class Demo:
     """Train on scikit-learn's handwritten digits, judge the result and write the report."""
 

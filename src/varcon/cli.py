@@ -20,9 +20,10 @@ from rich.console import Console
 
 from varcon import compare as comparison
 from varcon import parallel, run, runs
+from varcon import reproduce as paper
 from varcon import sweep as grids
-from varcon.arguments import Compare, Demo, Evaluate, Report, Sweep, Train
-from varcon.core import Findings, InputError, RunError
+from varcon.arguments import Compare, Demo, Evaluate, Report, Reproduce, Sweep, Train
+from varcon.core import Data, Findings, InputError, RunError
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import (
@@ -33,6 +34,7 @@ from varcon.evaluations import (
 )
 from varcon.evaluations.transfer import parse_target
 from varcon.recipe import DIGITS, Recipe, did_you_mean, load_recipe
+from varcon.reproduce import Setup
 from varcon.runs import Planned, Result
 from varcon.terminal import Bar, bars, findings_table, score_table, show
 
@@ -47,6 +49,7 @@ varcon: variational supervised contrastive learning
   varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
   varcon compare RECIPE       train several methods under one budget and tabulate them
   varcon sweep RECIPE         train every combination of given settings and tabulate them
+  varcon reproduce NAME       make a table or figure of the paper again, the paper's value beside ours
 
 Each command explains itself with --help. Recipes are in the folder recipes/.
 """
@@ -293,6 +296,57 @@ def carry_out(
         raise RunError(f"{len(failed)} of {len(results)} runs failed ({'; '.join(failed)}): {why}")
 
 
+def reproduce(arguments: list[str], console: Console) -> None:
+    if arguments in ([], ["list"]):
+        console.print(names_of_the_paper(), end="", markup=False, soft_wrap=True)
+        return
+    chosen = parse(
+        Reproduce, "reproduce", arguments, description=f"{Reproduce.__doc__}\n\n{names_of_the_paper()}"
+    )
+    refuse_torchrun("reproduce")
+    names, seeds = paper.chosen(chosen.names), read_seeds(chosen.seeds)
+    devices = parallel.read_devices(chosen.devices)
+    ending = f"-{paper.parse_data(chosen.data).name}" if chosen.data else ""
+    out = chosen.out or run.RUNS / f"reproduce-{chosen.scale}{ending}"
+    if (out / "recipe.json").exists() or out.is_file():
+        raise InputError(f"{out} is a run or a file; put the tables elsewhere with --out FOLDER")
+    targets = tuple(parse_target(text) for text in chosen.target)
+    command = shlex.join(["varcon", "reproduce", *arguments])
+    failed = []
+    with going_on_with(command):
+        with Bar(console, "planning") as bar:
+            given = (str(chosen.corrupted or ""), str(chosen.real_labels or ""))
+            setup, data = paper.set_up(chosen.scale, chosen.data, out, bar.progress, targets, *given)
+            for name in names:
+                paper.check_needs(name, paper.ARTIFACTS[name], setup)
+        for name in names:
+            failed += make_again(name, setup, data, seeds, devices, command, console)
+    if failed:
+        raise RunError(f"{len(failed)} runs failed ({'; '.join(failed)}): each table.md says why")
+
+
+def make_again(
+    name: str, setup: Setup, data: Data, seeds: list[int], devices: list[str], command: str, console: Console
+) -> list[str]:
+    """One table or figure; the runs that failed are returned."""
+    with Bar(console, f"planning {name}") as bar:
+        made = paper.plan(name, setup, data, seeds, bar.progress)
+    results = list(carried_out(made.planned, devices, command, console))
+    with Bar(console, name) as bar:
+        folder, table = paper.write(made, results, run.pick_device(devices[0]), bar.progress)
+    console.print(f"{made.artifact.title} ({made.artifact.place})", soft_wrap=True)
+    show(table, console)
+    console.print(f"{name}: {folder / 'table.md'}", soft_wrap=True)
+    return [one.title for one, result in results if result.failed] + [one.label for one in made.impossible]
+
+
+def names_of_the_paper() -> str:
+    width = max(map(len, paper.ARTIFACTS))
+    names = [f"  {name:{width}}  {one.shows} ({one.place})" for name, one in paper.ARTIFACTS.items()]
+    scales = [f"  {name:{width}}  {one.text}" for name, one in paper.SCALES.items()]
+    return "\n".join(["tables and figures:", *names, "scales:", *scales, ""])
+
+
 def carried_out(
     planned: list[Planned], devices: list[str], command: str, console: Console
 ) -> Iterator[tuple[Planned, Result]]:
@@ -323,4 +377,5 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "report": report,
     "compare": compare,
     "sweep": sweep,
+    "reproduce": reproduce,
 }
