@@ -17,7 +17,7 @@ from varcon.recipe import TrainSettings
 def test_names_stand_for_evaluations():
     assert chosen_evaluations("") == chosen_evaluations("standard") == STANDARD
     assert chosen_evaluations("knn, clustering,knn") == ("knn", "clustering")
-    everything = set(chosen_evaluations("all,transfer,finetune,real"))
+    everything = set(chosen_evaluations("all,transfer,finetune,real,maps"))
     assert everything == {*STANDARD, *FURTHER}
     with pytest.raises(InputError, match=r"there is no evaluation 'clusterin'; choose from pixels, knn"):
         chosen_evaluations("clusterin")
@@ -83,6 +83,7 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
         (["--only", "transfer", "--target", "flowers=nowhere"], "nowhere"),
         (["--only", "robustness", "--robustness.path", "nowhere"], "nowhere"),
         (["--only", "real"], "real"),
+        (["--only", "maps"], "train one with train.snapshots, for example --train.snapshots 0 1"),
         (["--only", "fewshot", "--fewshot.per-class", "999"], "999"),
     ],
 )

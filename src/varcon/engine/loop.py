@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from varcon.augment import draw_views
 from varcon.core import Batch, Data, InputError, Method, Progress, RunError, StepOutput
 from varcon.engine import distributed
+from varcon.engine.checkpoint import save_weights, snapshot_path
 from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -38,7 +39,7 @@ def fit(
     resume: bool,
     watch: Watcher,
 ) -> None:
-    """Trains `method` in place and keeps `folder`'s last.ckpt and metrics.jsonl up to date."""
+    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date."""
     settings, world = recipe.train, distributed.world_size()
     steps_per_epoch = len(data.train) // settings.batch_size
     total_steps = settings.epochs * steps_per_epoch
@@ -70,6 +71,8 @@ def fit(
     saved = time.monotonic()
     order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
     main = distributed.is_main()
+    if main and state.step == 0 and 0 in settings.snapshots:
+        save_weights(snapshot_path(folder, 0), method.encoder)
     with (
         Journal(folder / "metrics.jsonl" if main else None, state.step) as journal,
         Journal(folder / "samples.jsonl" if main else None, state.step) as samples,
@@ -105,6 +108,10 @@ def fit(
                 journal.write(row)
             if epoch_ends and (summaries := record.end_epoch()):
                 samples.write({"step": state.step, "epoch": progress.epoch, **summaries})
+            # Before any checkpoint of this step: a run that goes on from there would not come by here again.
+            # One that goes on from an earlier step does, and then the file is that of the run it has become.
+            if main and epoch_ends and progress.epoch in settings.snapshots:
+                save_weights(snapshot_path(folder, progress.epoch), method.encoder)
             watch(progress, row)
 
             asked = stop.number

@@ -59,24 +59,40 @@ class KNN:
         return Findings(scores, {name: array.cpu().numpy() for name, array in arrays.items()})
 
 
-@torch.no_grad()
 def knn_votes(
     queries: Tensor, bank: Tensor, bank_labels: Tensor, num_classes: int, ks: list[int], temperature: float
 ) -> dict[int, Tensor]:
     """For each of the ascending `ks` the votes [N, classes], from one search for the largest."""
+    similarity, neighbours = nearest(queries, bank, ks[-1])
+    return votes_of(similarity, bank_labels[neighbours], num_classes, ks, temperature)
+
+
+@torch.no_grad()
+def nearest(queries: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Cosine and position [N, k] of each query's k nearest in the bank, the nearest first."""
     bank = F.normalize(bank, dim=1)
-    votes: dict[int, list[Tensor]] = {k: [] for k in ks}
+    similarity = queries.new_empty(len(queries), k)
+    neighbours = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
     at_once = max(1, min(QUERIES_AT_ONCE, len(queries), CELLS_AT_ONCE // len(bank)))
     # One buffer for all parts: memory that is asked for anew comes from the system page by page.
     buffer = queries.new_empty(at_once, len(bank))
-    for rows in queries.split(at_once):
-        part = F.normalize(rows, dim=1)
-        similarity, neighbours = torch.mm(part, bank.T, out=buffer[: len(part)]).topk(ks[-1], dim=1)
-        # Relative to the nearest neighbour: the same ranking, and no overflow at low temperature.
-        weights = ((similarity - similarity[:, :1]) / temperature).exp()
-        classes = bank_labels[neighbours]
-        total = part.new_zeros(len(part), num_classes)
-        for begin, end in zip([0, *ks[:-1]], ks, strict=True):
-            total = total.scatter_add(1, classes[:, begin:end], weights[:, begin:end])
-            votes[end].append(total)
-    return {k: torch.cat(parts) for k, parts in votes.items()}
+    for start in range(0, len(queries), at_once):
+        part = F.normalize(queries[start : start + at_once], dim=1)
+        here = slice(start, start + len(part))
+        cosines = torch.mm(part, bank.T, out=buffer[: len(part)])
+        torch.topk(cosines, k, dim=1, out=(similarity[here], neighbours[here]))
+    return similarity, neighbours
+
+
+def votes_of(
+    similarity: Tensor, classes: Tensor, num_classes: int, ks: list[int], temperature: float
+) -> dict[int, Tensor]:
+    """Of neighbours [N, K], the nearest first; for each of the ascending `ks` the votes [N, classes]."""
+    # Relative to the nearest neighbour: the same ranking, and no overflow at low temperature.
+    weights = ((similarity - similarity[:, :1]) / temperature).exp()
+    votes = {}
+    total = weights.new_zeros(len(weights), num_classes)
+    for begin, end in zip([0, *ks[:-1]], ks, strict=True):
+        total = total.scatter_add(1, classes[:, begin:end], weights[:, begin:end])
+        votes[end] = total
+    return votes
