@@ -38,7 +38,11 @@ def test_what_several_tables_have_is_the_same():
     assert paper.PACO_SIM["VarCon"] == paper.ADAPTABILITY["VarCon, ResNet-50, SimAugment"][:1]
     assert paper.EPSILON["VarCon"][0.02] == paper.MAIN["VarCon"][-2].value
     assert all(len(row) == 2 * len(paper.MAIN_DATA) for row in paper.MAIN.values())
-    assert all(top1.value < top5.value for row in paper.MAIN.values() for top1, top5 in zip(*[iter(row)] * 2))
+    assert all(
+        top1.value < top5.value
+        for row in paper.MAIN.values()
+        for top1, top5 in zip(row[::2], row[1::2], strict=True)
+    )
     assert list(paper.REAL) == list(paper.MAIN)
 
 

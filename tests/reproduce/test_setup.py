@@ -29,7 +29,9 @@ def of_scale(smoke, name, data):
 def test_smoke_trains_as_the_recipes_of_the_digits_do(smoke, method):
     recipe, stored = smoke.recipe(Runs(method)), load_recipe(RECIPES / f"digits/{method}.toml")
     found = differences(recipe_to_dict(recipe), recipe_to_dict(stored))
-    assert {name for name in found if not name.startswith("evaluate")} == {"train.epochs"}
+    assert {name for name in found if not name.startswith("evaluate")} - {"train.snapshots"} == {
+        "train.epochs"
+    }
     assert recipe.train.epochs * 40 == stored.train.epochs * 12
 
 
@@ -40,14 +42,18 @@ def test_small_trains_as_the_recipes_of_cifar100_do(smoke, method):
     recipe = of_scale(smoke, "small", stored.data).recipe(Runs(method))
     found = differences(recipe_to_dict(recipe), recipe_to_dict(stored))
     # The recipes' own batch is larger than the digits that this set-up counts.
-    assert {name for name in found if not name.startswith("evaluate")} <= {"train.batch_size"}
+    assert {name for name in found if not name.startswith("evaluate")} <= {
+        "train.batch_size",
+        "train.snapshots",
+    }
 
 
 def test_paper_trains_as_the_paper_s_recipe(smoke):
     stored = load_recipe(RECIPES / "cifar100/varcon.toml")
     recipe = of_scale(smoke, "paper", stored.data).recipe(Runs("varcon"))
     found = differences(recipe_to_dict(recipe), recipe_to_dict(stored))
-    assert not {name for name in found if not name.startswith("evaluate")}
+    assert {name for name in found if not name.startswith("evaluate")} == {"train.snapshots"}
+    assert recipe.train.snapshots == (50, 100, 150)  # and 200, which is the encoder
 
 
 def test_equal_runs_have_one_label_and_others_another(smoke):
@@ -60,6 +66,13 @@ def test_equal_runs_have_one_label_and_others_another(smoke):
     assert smoke.label(Runs("varcon", half=True)) == "varcon, half the classes"
     fixed = {"method.epsilon": 0.02, "method.learn_epsilon": False}
     assert smoke.label(Runs("varcon", fixed)) == "varcon, learn_epsilon False"
+
+
+def test_few_images_are_drawn_anew_for_each_seed(smoke):
+    few = Runs("supcon", {"data.per_class": 10})
+    assert smoke.label(few) == "supcon, per_class 10, batch_size 100"
+    first, second = (recipe_to_dict(smoke.recipe(few, seed)) for seed in (0, 7))
+    assert differences(first, second) == {"data.per_class_seed": (0, 7), "train.seed": (0, 7)}
 
 
 def test_seeds_differ_in_nothing_else(smoke):

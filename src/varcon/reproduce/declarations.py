@@ -8,7 +8,7 @@ from typing import Literal
 from varcon.evaluations.transfer import MEASURED_BY, plain_name
 from varcon.reproduce import paper
 from varcon.reproduce.entries import Column, Compared, Content, Entry, Reading, Several, Swept, Within
-from varcon.reproduce.figures import Curve, Drawn, Figure, Growth, Losses, Tau2
+from varcon.reproduce.figures import Curve, Drawn, Figure, Growth, Losses, Maps, Tau2
 from varcon.reproduce.paper import Value
 from varcon.reproduce.setup import NEIGHBOURS, Runs, Setup
 
@@ -61,13 +61,13 @@ def main_table(setup: Setup) -> list[Entry]:
     """Beside ours stand the paper's values for the same data, or, of other data, all that it has."""
     same = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}.get(setup.base.data.name)
     top1, top5 = {}, {}
-    beside = {}
+    beside: dict[str, dict[str, Value]] = {}
     for place, data in enumerate(paper.MAIN_DATA):
         first, second = of_data(paper.MAIN, 2 * place), of_data(paper.MAIN, 2 * place + 1)
         if data == same:
             top1, top5 = first, second
         elif same is None:
-            beside[f"{data} top-1"] = first
+            beside |= {f"{data} top-1": first, f"{data} top-5": second}
     columns = (
         Column(f"{LINEAR} top-1", "linear", "last", top1),
         Column(f"{LINEAR} top-5", "linear", "top5", top5),
@@ -99,8 +99,9 @@ def adaptability(setup: Setup) -> list[Entry]:
             for loss, method in reversed(RIVALS.items()):
                 runs = Runs(method, {**chosen, **policy})
                 recipe = setup.recipe(runs)
-                stem = ", imagenet stem" if recipe.encoder.stem == "imagenet" else ""
-                row = f"{loss}, {recipe.encoder.name}{stem}, {augmentation}"
+                name = recipe.encoder.name + (" with imagenet stem" if "encoder.stem" in chosen else "")
+                role = "" if name == encoder.lower().replace("-", "") else f" in place of {encoder}"
+                row = f"{loss}, {name}{role}, {augmentation}"
                 values = paper.ADAPTABILITY.get(f"{loss}, {encoder}, {augmentation}", [None, None])
                 for title, score, value in zip(("top-1", "top-5"), ("last", "top5"), values, strict=True):
                     entries.append(
@@ -166,6 +167,17 @@ def temperatures(runs: Runs, table: dict[str, list[Value]]) -> Content:
     return content
 
 
+def maps(setup: Setup) -> list[Entry]:
+    epochs = setup.base.train.epochs
+    entries = []
+    for part, theirs in paper.MAPS.items():
+        ours = round(epochs * part / 100)
+        reading = Reading(VARCON, "maps", f"knn_top1@epoch{ours}")
+        row = f"{part} % of training (ours: epoch {ours}, the paper's: {2 * part})"
+        entries.append(Entry(row, "kNN top-1", reading, paper=Value(theirs), x=ours))
+    return entries
+
+
 def below_temperature(value: float, method: str) -> dict[str, float]:
     """Epsilon has to stay below the temperature."""
     return {"method.epsilon": value / 2} if method == "varcon" and value <= 0.02 else {}
@@ -204,8 +216,8 @@ ARTIFACTS: dict[str, Artifact] = {
         "ImageNet, with the encoder and the augmentation that its rows name",
         adaptability,
         notes=(
-            "Beside ours stand the paper's values for the encoder and augmentation in whose place ours are: "
-            "the first encoder for ResNet-50, the second for ResNet-101, the third for ResNet-200.",
+            "Beside ours stand the paper's values for the encoder in whose place ours is, under the same "
+            "augmentation.",
         ),
     ),
     "table4": Artifact(
@@ -347,6 +359,15 @@ ARTIFACTS: dict[str, Artifact] = {
             ),
         ),
         needs="acceptable labels",
+    ),
+    "tsne": Artifact(
+        "Maps over training",
+        "t-SNE of VarCon's embedding at four moments of training",
+        "Figure 5",
+        "ImageNet, ResNet-50, 200 epochs",
+        maps,
+        Maps(VARCON),
+        notes=("Ours is the vote of an image's nearest among the other mapped test images.",),
     ),
     "tsne-compare": Artifact(
         "Maps of SupCon and VarCon",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -170,6 +171,29 @@ class Drawn:
         return beside(found) if found else None
 
 
+@dataclass(frozen=True)
+class Maps:
+    """The maps over training, two in a row."""
+
+    runs: Runs
+
+    def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
+        from varcon.reports.plots import map_2d
+
+        for folder in gathered.folders.get(self.runs, [])[:1]:
+            with np.load(folder / "findings" / "maps.npz", allow_pickle=False) as arrays:
+                points, labels, epochs = arrays["points"], arrays["labels"], arrays["epochs"]
+            names = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))["classes"]
+            knn = {entry.x: cell.mean for entry in entries if (cell := gathered.cell(entry))}
+            svgs = {
+                f"epoch {epoch}: kNN {knn[epoch]:.2f} %": map_2d(each, labels, None, names)
+                for each, epoch in zip(points, epochs.tolist(), strict=True)
+                if epoch in knn
+            }
+            return beside(svgs, 2)
+        return None
+
+
 def line(x: object, y: object, style: int, label: str = "") -> Line:
     from varcon.reports.plots import Line
 
@@ -186,19 +210,24 @@ def drawn(folder: Path, title: str) -> str | None:
     return None
 
 
-def beside(svgs: Mapping[str, str]) -> str:
-    """Drawings in a row, each under its name, as one."""
-    parts, left, height = [], 0.0, 0.0
-    for name, svg in svgs.items():
+def beside(svgs: Mapping[str, str], in_a_row: int = 2) -> str:
+    """Drawings side by side, each under its name, as one."""
+    parts, left, top, right, bottom = [], 0.0, 0.0, 0.0, 0.0
+    for place, (name, svg) in enumerate(svgs.items()):
+        if place and place % in_a_row == 0:
+            left, top = 0.0, bottom + 10
         found = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
         assert found is not None
         width, tall = float(found[1]), float(found[2])
-        parts.append(f'<text x="{left + width / 2:g}" y="14" {TITLE}>{name}</text>')
-        inner = svg.replace("<svg", f'<svg x="{left:g}" y="20" width="{width:g}" height="{tall:g}"', 1)
+        parts.append(f'<text x="{left + width / 2:g}" y="{top + 14:g}" {TITLE}>{name}</text>')
+        inner = svg.replace(
+            "<svg", f'<svg x="{left:g}" y="{top + 20:g}" width="{width:g}" height="{tall:g}"', 1
+        )
         parts.append(inner)
-        left, height = left + width + 16, max(height, tall + 20)
+        right, bottom = max(right, left + width), max(bottom, top + tall + 20)
+        left += width + 16
     names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    head = f'<svg {names} viewBox="0 0 {left - 16:g} {height:g}">'
+    head = f'<svg {names} viewBox="0 0 {right:g} {bottom:g}">'
     return standalone(head + "\n".join(parts) + "</svg>")
 
 

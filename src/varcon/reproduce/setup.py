@@ -25,6 +25,8 @@ Settings = Mapping[str, Any]  # by their dotted names in a recipe
 
 NEIGHBOURS = (1, 5, 10, 20, 40, 80, 200)  # of the figure over K
 
+SMOKE_IMAGES = 2000  # that the smoke scale trains on, at most
+
 # What a method's runs differ in from VarCon's, as in recipes/digits and recipes/cifar100.
 ON_DIGITS: dict[str, Settings] = {
     "ce": {"augment.views": 1},
@@ -167,6 +169,14 @@ class Setup:
         return DataSettings("npz", str(self.out / "stand-ins" / f"{which}-classes.npz"))
 
     def recipe(self, runs: Runs, seed: int = 0) -> Recipe[Any]:
+        recipe = self._recipe(runs, seed)
+        if self.label(runs) != "varcon":
+            return recipe
+        # The maps over training want the encoder on its way; of the plain run only, for the disk's sake.
+        quarters = sorted({round(recipe.train.epochs * part / 4) for part in (1, 2, 3)} - {0})
+        return with_settings(recipe, {"train.snapshots": quarters})
+
+    def _recipe(self, runs: Runs, seed: int) -> Recipe[Any]:
         own = self.scale.own.get(runs.method, {})
         recipe = with_settings(replace(self.base, method=METHODS[runs.method].Settings()), own)
         # As many images seen as by the others: a method of one view gets twice the epochs.
@@ -175,21 +185,26 @@ class Setup:
         recipe = with_settings(recipe, {"train.epochs": epochs, "train.seed": seed, **runs.settings})
         if runs.half:
             recipe = replace(recipe, data=self.half_data("first"))
+        elif "data.per_class" in runs.settings:
+            recipe = with_settings(recipe, {"data.per_class_seed": seed})  # a part of its own for each seed
         batch_size = min(recipe.train.batch_size, self.images(runs))
         return replace(recipe, train=replace(recipe.train, batch_size=batch_size))
 
     def images(self, runs: Runs) -> int:
         if runs.half:
             return sum(self.counts[: len(self.counts) // 2])
+        if "data.per_class" in runs.settings:
+            return runs.settings["data.per_class"] * len(self.counts)
         return sum(self.counts)
 
     def label(self, runs: Runs) -> str:
         """The method and the settings that its plain run has not, so that equal runs have equal labels."""
-        usual, here = (recipe_to_dict(self.recipe(which)) for which in (Runs(runs.method), runs))
+        usual, here = (recipe_to_dict(self._recipe(which, 0)) for which in (Runs(runs.method), runs))
         changed = {name: value for name, (_, value) in differences(usual, here).items()}
         words = [f"{name.split('.')[-1]} {plain(value)}" for name, value in changed.items() if value != ""]
         if runs.half:
-            words = [word for word in words if not word.startswith(("name ", "path "))] + ["half the classes"]
+            words = [word for word in words if not word.startswith(("name ", "path ", "per_class "))]
+            words.append("half the classes")
         return ", ".join([runs.method, *words])
 
     def further(self, recipe: Recipe[Any]) -> FurtherSettings:
@@ -243,6 +258,10 @@ def set_up(
         if scale.name == "paper":
             base = with_settings(base, IMAGENET)
     loaded = load(base.data, progress)
+    if scale.name == "smoke" and len(loaded.train) > SMOKE_IMAGES:
+        each = min(int(loaded.train.labels.bincount().min()), max(1, SMOKE_IMAGES // len(loaded.classes)))
+        base = replace(base, data=replace(base.data, per_class=each))
+        loaded = load(base.data, progress)
     counts = tuple(loaded.train.labels.bincount(minlength=len(loaded.classes)).tolist())
     side = loaded.train.images.shape[-1]
     return Setup(scale, base, counts, side, out, targets, corrupted, real_labels), loaded

@@ -67,12 +67,13 @@ def written(found: tuple[Entry, Cell | None] | None, whose: str) -> str:
 
 
 def markdown(title: str, table: Grid, notes: list[str], picture: str) -> str:
+    """The first two notes, which say what the numbers are of, stand above them."""
     head, *rows = ([cell.replace("|", "\\|") for cell in line] for line in table)
     marks = ["---", *["---:"] * (len(head) - 1)]
     lines = [f"| {' | '.join(line)} |" for line in (head, marks, *rows)]
-    said = [f"- {note}" for note in notes]
+    above, below = ([f"- {note}" for note in part] for part in (notes[:2], notes[2:]))
     image = ["", f"![{title}]({picture})"] if picture else []
-    return "\n".join([f"# {title}", "", *lines, *image, "", *said]) + "\n"
+    return "\n".join([f"# {title}", "", *above, "", *lines, *image, "", *below]).rstrip() + "\n"
 
 
 def latex(title: str, label: str, table: Grid, notes: list[str]) -> str:
