@@ -118,13 +118,21 @@ def score_table(runs: list[dict[str, Findings]]) -> Table:
 
 
 def show(table: list[list[str]], console: Console) -> None:
-    """A head and rows. In a narrow terminal heads may wrap, but no label and no number loses its end."""
+    """A head and rows. In a narrow terminal heads may wrap, but no label and no number loses its end; where
+    the numbers alone are wider than it, its own lines wrap."""
     (first, *others), *rows = table
-    columns = [Column(first, no_wrap=True), *(Column(title, overflow="fold") for title in others)]
+    longest = [max(map(len, column)) for column in zip(*rows, strict=True)] or [0]
+    columns = [Column(first, no_wrap=True)]
+    columns += [
+        Column(title, overflow="fold", min_width=width)
+        for title, width in zip(others, longest[1:], strict=False)
+    ]
     shown = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         shown.add_row(*row)
+    width, console.width = console.width, max(console.width, sum(longest) + 2 * len(longest) + 2)
     console.print(shown)
+    console.width = width
 
 
 def findings_table(name: str, findings: Findings) -> Table:
