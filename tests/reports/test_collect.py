@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from varcon.core import InputError
-from varcon.reports.collect import Run, group_by_recipe, read_run, read_runs, spread
+from varcon.reports.collect import Run, read_run, read_runs
 
 
 def make_run(folder: Path, seed: int = 0, classes: int = 3, tests: int = 12, **method: Any) -> Path:
@@ -107,7 +107,11 @@ def test_training_time_is_the_last_reading_of_the_clock(tmp_path: Path) -> None:
 
 def test_accuracy_by_k_is_sorted_by_number_and_keeps_zero(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    add_finding(folder, "knn", {"top1@20": 3.0, "top1@5": 2.0, "top1@100": 0.0, "top5@5": 9.0, "top1@x": 1.0})
+    add_finding(
+        folder,
+        "knn",
+        {"top1@20": 3.0, "top1@5": 2.0, "top1@100": 0.0, "top5@5": 9.0, "top1@x": 1.0, "top1@0": 1.0},
+    )
     assert list(read(folder).accuracy_by_k("knn").items()) == [(5, 2.0), (20, 3.0), (100, 0.0)]
     assert read(folder).accuracy_by_k("pixels") == {}
 
@@ -131,55 +135,6 @@ def test_confused_pairs_agree_with_counting_one_by_one(tmp_path: Path) -> None:
     true, _, count, percent = pairs[0]
     label = 3 if true == "3" else int(true[-1])
     assert percent == pytest.approx(100 * count / (labels == label).sum())
-
-
-def test_spread_is_that_of_a_sample() -> None:
-    values = [97.4, 97.0, 98.2]
-    found = spread(values)
-    assert found is not None
-    assert found.mean == np.mean(values)
-    assert found.deviation == np.std(values, ddof=1)
-    assert found.count == 3
-
-
-def test_one_value_has_no_spread_and_none_no_mean() -> None:
-    found = spread([97.4])
-    assert found is not None
-    assert (found.mean, found.deviation) == (97.4, None)
-    assert spread([]) is None
-
-
-def test_runs_group_by_recipe_without_the_seed(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / f"cold-{seed}", seed) for seed in (0, 1, 2)]
-    folders += [make_run(tmp_path / f"hot-{seed}", seed, temperature=0.2) for seed in (0, 1)]
-    for folder, top1 in zip(folders, (90.0, 92.0, None, 80.0, 81.0), strict=True):
-        if top1 is not None:
-            add_finding(folder, "knn", {"top1": top1})
-    cold, hot = group_by_recipe(read_runs([folders[0], folders[3], *folders[1:3], folders[4]]))
-    assert [run.name for run in cold.runs] == ["cold-0", "cold-1", "cold-2"]
-    assert [run.name for run in hot.runs] == ["hot-0", "hot-1"]
-    assert (cold.label, hot.label) == ("temperature 0.1", "temperature 0.2")
-    assert (cold.seeds, hot.seeds) == (3, 2)
-    found = cold.spread("knn", "top1")
-    assert found is not None
-    assert (found.mean, found.count) == (91.0, 2)  # one run is not evaluated yet
-    assert cold.spread("linear", "last") is None
-
-
-def test_a_lone_recipe_is_labelled_by_method_and_data(tmp_path: Path) -> None:
-    (group,) = group_by_recipe(read_runs([make_run(tmp_path / "run")]))
-    assert group.label == "varcon on digits"
-
-
-def test_labels_begin_with_the_method_and_say_no_more_than_they_must(tmp_path: Path) -> None:
-    folders = [make_run(tmp_path / "a"), make_run(tmp_path / "b", name="supcon", temperature=0.3)]
-    assert [group.label for group in group_by_recipe(read_runs(folders))] == ["varcon", "supcon"]
-    folders.append(make_run(tmp_path / "c", temperature=0.2))
-    assert [group.label for group in group_by_recipe(read_runs(folders))] == [
-        "varcon, temperature 0.1",
-        "supcon, temperature 0.3",
-        "varcon, temperature 0.2",
-    ]
 
 
 def test_a_folder_given_twice_counts_once(tmp_path: Path) -> None:
@@ -239,17 +194,39 @@ def test_arrays_that_would_run_code_are_refused(tmp_path: Path) -> None:
         read(folder)
 
 
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {"confusion": np.zeros((2, 3))},
-        {"points": np.zeros((4, 3))},
-        {"points": np.zeros((4, 2)), "labels": np.zeros(5)},
-        {"points": np.zeros((4, 2)), "labels": np.zeros(4), "predictions": np.zeros((4, 1))},
-    ],
-)
-def test_arrays_that_do_not_fit_together_are_named(tmp_path: Path, arrays: dict[str, np.ndarray]) -> None:
+def test_samples_are_read_epoch_by_epoch(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
-    add_finding(folder, "map2d", {}, **arrays)
-    with pytest.raises(InputError, match=r"map2d\.npz does not fit together: .*; delete it"):
+    of_one = {
+        "mean": 0.5,
+        "deviation": 0.1,
+        "quantiles": [0, 0.1, 0.2, 0.5, 0.7, 0.9, 1],
+        "density": [1.0, 1.0],
+    }
+    rows = [{"step": 5 * epoch, "epoch": epoch, "confidence": of_one} for epoch in (1, 2)]
+    (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"step": 15, "ep')
+    samples = read(folder).samples["confidence"]
+    assert samples.epoch.tolist() == [1, 2]
+    assert samples.quantiles.tolist() == [of_one["quantiles"]] * 2
+    assert samples.density.shape == (2, 2)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"quantiles": [0, 1]}, {"mean": "high"}, {"density": [1.0, [2.0]]}, {"density": None}, {"mean": None}],
+)
+def test_broken_samples_are_named(tmp_path: Path, broken: dict[str, Any]) -> None:
+    folder = make_run(tmp_path / "run")
+    whole = {"mean": 0.5, "quantiles": [0, 0.1, 0.2, 0.5, 0.7, 0.9, 1], "density": [1.0, 1.0]}
+    rows = [{"epoch": 1, "confidence": whole}, {"epoch": 2, "confidence": whole | broken}]
+    (folder / "samples.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=r"samples\.jsonl does not hold .* of 'confidence' in every line"):
         read(folder)
+
+
+def test_classes_without_a_name_go_by_their_numbers(tmp_path: Path) -> None:
+    run = read(make_run(tmp_path / "run"))
+    assert run.names_of(np.array([1, 10**12]), None, np.array([0, 1])) == {
+        0: "class 0",
+        1: "class 1",
+        10**12: "1000000000000",
+    }

@@ -153,7 +153,7 @@ def confidence(
 
 
 def pictures(images: Tensor) -> np.ndarray:
-    """Images [n, 3, H, W] as pixels [n, h, w, 3] of at most PICTURE_SIDE a side, each the mean of its area."""
+    """Images [n, 3, H, W] in at most PICTURE_SIDE pixels a side, each the mean of its area: [n, h, w, 3]."""
     height, width = images.shape[2:]
     scale = min(1, PICTURE_SIDE / max(height, width))
     size = max(1, round(scale * height)), max(1, round(scale * width))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from varcon.core import InputError
+from varcon.reports.shapes import fault
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,16 @@ class Finding:
     settings: dict[str, Any]
     seconds: float | None
     arrays: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """How a value within [0, 1] was spread over the training images, epoch by epoch."""
+
+    epoch: np.ndarray  # [E]
+    mean: np.ndarray  # [E]
+    quantiles: np.ndarray  # [E, 7], of the shares 0, 5, 25, 50, 75, 95 and 100 %
+    density: np.ndarray  # [E, bins]
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,7 @@ class Run:
     test_images: int | None
     started: str
     metrics: dict[str, np.ndarray]  # one array a column, NaN where a row lacks it
+    samples: dict[str, Samples]  # what a method said of each image, by its name
     findings: dict[str, Finding]
 
     @property
@@ -68,12 +80,19 @@ class Run:
         """Top-1 accuracy for each number of neighbours, from the scores named top1@K."""
         scores = self.findings[finding].scores if finding in self.findings else {}
         found = {name[5:]: number(value) for name, value in scores.items() if name.startswith("top1@")}
-        by_k = {int(k): value for k, value in found.items() if k.isdecimal() and value is not None}
+        by_k = {int(k): value for k, value in found.items() if k.isdecimal() and int(k) and value is not None}
         return dict(sorted(by_k.items()))
 
     def class_names(self, size: int) -> list[str]:
         """At least `size` of them; a class without a name goes by its number."""
         return self.classes + [str(label) for label in range(len(self.classes), size)]
+
+    def names_of(self, *labels: np.ndarray | None) -> dict[int, str]:
+        """The names of the classes that occur; one without a name goes by its number."""
+        found = {int(label) for several in labels if several is not None for label in np.unique(several)}
+        return {
+            label: self.classes[label] if label < len(self.classes) else str(label) for label in sorted(found)
+        }
 
     def confused_pairs(self) -> list[tuple[str, str, int, float]]:
         """(true class, taken for, images, percent of the true class), the most frequent first."""
@@ -98,50 +117,6 @@ class Run:
         return None if speed is None else float(np.nanmedian(speed))
 
 
-@dataclass(frozen=True)
-class Spread:
-    mean: float
-    deviation: float | None  # of a sample (n - 1); None where there is but one value
-    count: int
-
-
-@dataclass(frozen=True)
-class Group:
-    """Runs of one recipe that differ in nothing but the seed."""
-
-    label: str
-    runs: list[Run]
-
-    @property
-    def seeds(self) -> int:
-        return len({str(run.seed) for run in self.runs})
-
-    def spread(self, finding: str, name: str) -> Spread | None:
-        return spread([run.score(finding, name) for run in self.runs])
-
-    @property
-    def training_seconds(self) -> float | None:
-        return mean([run.training_seconds for run in self.runs])
-
-    @property
-    def images_per_second(self) -> float | None:
-        return mean([run.images_per_second for run in self.runs])
-
-
-def mean(values: list[float | None]) -> float | None:
-    found = spread(values)
-    return found.mean if found else None
-
-
-def spread(values: list[float | None]) -> Spread | None:
-    """Of the values that are there."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
-    return Spread(float(np.mean(known)), deviation, len(known))
-
-
 def number(value: Any) -> float | None:
     """A finite number, or None for anything else that a file may hold."""
     plain = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
@@ -154,42 +129,6 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in settings.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
     return found
-
-
-def group_by_recipe(runs: list[Run]) -> list[Group]:
-    """Groups in the order of their first runs, labelled by the settings in which they differ."""
-    members: dict[str, list[Run]] = {}
-    for run in runs:
-        members.setdefault(json.dumps(_seedless(run), sort_keys=True, default=str), []).append(run)
-    differing = differing_settings(runs)
-    differing.sort(key=lambda name: name not in ("method.name", "data.name"))  # these first
-    described = [_words(_seedless(group[0]), differing) for group in members.values()]
-    # The fewest words that tell the groups apart: of methods compared, their names alone.
-    enough = next((n for n in (1, 2) if len({tuple(words[:n]) for words in described}) == len(described)), 3)
-    labels: list[str] = []
-    for group, words in zip(members.values(), described, strict=True):
-        label = ", ".join(words[:enough]) or f"{group[0].method} on {group[0].data}"
-        labels.append(label if label not in labels else f"{label} ({group[0].name})")
-    return [Group(label, group) for label, group in zip(labels, members.values(), strict=True)]
-
-
-def _words(settings: dict[str, Any], names: list[str]) -> list[str]:
-    return [
-        f"{settings[name]}" if name.endswith(".name") else f"{name.split('.')[-1]} {settings[name]}"
-        for name in names
-        if name in settings
-    ]
-
-
-def differing_settings(runs: list[Run]) -> list[str]:
-    """Dotted names of the settings, but for the seed, that are not the same in all runs."""
-    recipes = [_seedless(run) for run in runs]
-    names = dict.fromkeys(name for recipe in recipes for name in recipe)
-    return [name for name in names if any(recipe.get(name) != recipes[0].get(name) for recipe in recipes)]
-
-
-def _seedless(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in flat(run.recipe).items() if name != "train.seed"}
 
 
 def read_runs(folders: list[Path]) -> list[Run]:
@@ -234,11 +173,12 @@ def read_run(folder: Path, name: str) -> Run:
         test_images=None if test_images is None else int(test_images),
         started=str(record.get("started") or ""),
         metrics=_read_metrics(folder / "metrics.jsonl"),
+        samples=_read_samples(folder / "samples.jsonl"),
         findings={found.stem: _read_finding(found) for found in sorted(folder.glob("findings/*.json"))},
     )
 
 
-def _read_metrics(path: Path) -> dict[str, np.ndarray]:
+def _read_rows(path: Path) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     rows: list[dict[str, Any]] = []
     for place, line in enumerate(lines, start=1):
@@ -250,6 +190,11 @@ def _read_metrics(path: Path) -> dict[str, np.ndarray]:
             rows.append(row)
         elif place < len(lines):  # a last line cut short by a kill is no error
             raise InputError(f"line {place} of {path} is not a JSON object; delete that line")
+    return rows
+
+
+def _read_metrics(path: Path) -> dict[str, np.ndarray]:
+    rows = _read_rows(path)
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [number(row.get(name)) for row in rows] for name in names}
     return {
@@ -257,6 +202,30 @@ def _read_metrics(path: Path) -> dict[str, np.ndarray]:
         for name, column in columns.items()
         if any(value is not None for value in column)
     }
+
+
+def _read_samples(path: Path) -> dict[str, Samples]:
+    rows = _read_rows(path)
+    names = dict.fromkeys(name for row in rows for name in row if isinstance(row[name], dict))
+    found = {}
+    for name in names:
+        having = [row for row in rows if name in row]
+        try:
+            columns = [np.array([row["epoch"] for row in having], float)]
+            columns += [
+                np.array([row[name][key] for row in having], float)
+                for key in ("mean", "quantiles", "density")
+            ]
+            fits = [column.ndim for column in columns] == [1, 1, 2, 2] and columns[2].shape[1] == 7
+        except (KeyError, TypeError, ValueError):
+            fits = False
+        if not fits or not all(np.isfinite(column).all() for column in columns):
+            raise InputError(
+                f"{path} does not hold mean, quantiles and density of {name!r} in every line; "
+                "delete the lines that differ, or the file"
+            )
+        found[name] = Samples(*columns)
+    return found
 
 
 def _read_finding(path: Path) -> Finding:
@@ -273,24 +242,11 @@ def _read_finding(path: Path) -> Finding:
                 arrays = {name: archive[name] for name in archive.files}
         except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
             raise InputError(f"{stored} cannot be read ({error}); {cure}") from None
-    fault = _shape_fault(arrays)
-    if fault:
-        raise InputError(f"{stored} does not fit together: {fault}; {cure}")
+    arrays = {name: values for name, values in arrays.items() if values.size}  # none is as good as missing
+    wrong = fault(path.stem, arrays)
+    if wrong:
+        raise InputError(f"{stored} does not fit together: {wrong}; {cure}")
     return Finding(scores, settings, number(record.get("seconds")), arrays)
-
-
-def _shape_fault(arrays: dict[str, np.ndarray]) -> str:
-    """What is wrong with the arrays that figures are drawn from, if anything."""
-    confusion, points = arrays.get("confusion"), arrays.get("points")
-    if confusion is not None and (confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]):
-        return f"confusion has shape {confusion.shape} and should be square"
-    if points is not None:
-        if points.ndim != 2 or points.shape[1] != 2:
-            return f"points has shape {points.shape} and should have two columns"
-        for name in ("labels", "predictions"):
-            if name in arrays and arrays[name].shape != points.shape[:1]:
-                return f"{len(points)} points have {name} of shape {arrays[name].shape}"
-    return ""
 
 
 def _read_object(path: Path, cure: str) -> dict[str, Any]:

@@ -1,0 +1,57 @@
+import json
+from pathlib import Path
+
+import pytest
+from reports.test_collect import make_run, read
+
+from varcon.engine.journal import read_rows
+from varcon.evaluations.decomposition import decomposition
+from varcon.reports.collect import read_runs
+from varcon.reports.figures import training
+from varcon.reports.groups import group_by_recipe
+from varcon.reports.tables import Table
+
+
+def journal(folder: Path, losses: list[float]) -> Path:
+    rows = [{"step": 5 * e, "epoch": float(e), "loss": loss} for e, loss in enumerate(losses, start=1)]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def test_the_terms_are_those_of_the_decomposition(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    terms, reached = training.decomposition(read(folder))
+    scores = decomposition(read_rows(folder / "metrics.jsonl")).scores
+    shown = {row[0].text: [cell.text for cell in row[1:]] for row in terms.rows}
+    for name, key in (("loss", "loss"), ("KL term", "kl"), ("NLL term", "nll")):
+        first, last = scores[f"{key}_first"], scores[f"{key}_last"]
+        assert shown[name] == [f"{first:.4g}", f"{last:.4g}", f"{scores[f'{key}_decrease']:.1f}"]
+    assert shown["τ₂"] == ["0.09", "0.11", "—"]
+    assert [row[1].text for row in reached.rows] == ["2", "2", "2", f"{scores['area']:.3f}"]
+
+
+def test_convergence_is_compared_over_seeds(tmp_path: Path) -> None:
+    fast = journal(make_run(tmp_path / "fast"), [10.0, 0.5, 0.05, 0.0])
+    slow = [
+        journal(make_run(tmp_path / f"slow-{s}", s, temperature=0.2), [10.0, 9.0, 8.0, s]) for s in (0, 1)
+    ]
+    (table,) = [
+        item
+        for item in training.of_groups(group_by_recipe(read_runs([fast, *slow])))
+        if isinstance(item, Table)
+    ]
+    assert [cell.text for cell in table.rows[0][:4]] == ["temperature 0.1", "2.0", "2.0", "3.0"]
+    assert table.rows[1][1].text == "4.0 ± 0.0"
+    assert table.rows[1][1].runs == ("slow-0", "slow-1")
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [{"epoch": 1.0, "loss": 2.0}], [{"step": 0, "epoch": 1.0, "loss": 2.0}]]
+)
+def test_a_journal_that_cannot_be_averaged_makes_no_table(
+    tmp_path: Path, rows: list[dict[str, float]]
+) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert training.decomposition(read(folder)) == []
+    assert training.convergences(group_by_recipe([read(folder)])) == []

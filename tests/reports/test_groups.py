@@ -1,0 +1,77 @@
+"""Runs put together by their recipes."""
+
+from pathlib import Path
+
+import numpy as np
+from reports.test_collect import add_finding, make_run
+
+from varcon.reports.collect import read_runs
+from varcon.reports.groups import group_by_recipe, looks, marks_of, spread, told_apart
+
+
+def test_spread_is_that_of_a_sample() -> None:
+    values = [97.4, 97.0, 98.2]
+    found = spread(values)
+    assert found is not None
+    assert found.mean == np.mean(values)
+    assert found.deviation == np.std(values, ddof=1)
+    assert found.count == 3
+
+
+def test_one_value_has_no_spread_and_none_no_mean() -> None:
+    found = spread([97.4])
+    assert found is not None
+    assert (found.mean, found.deviation) == (97.4, None)
+    assert spread([]) is None
+
+
+def test_runs_group_by_recipe_without_the_seed(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / f"cold-{seed}", seed) for seed in (0, 1, 2)]
+    folders += [make_run(tmp_path / f"hot-{seed}", seed, temperature=0.2) for seed in (0, 1)]
+    for folder, top1 in zip(folders, (90.0, 92.0, None, 80.0, 81.0), strict=True):
+        if top1 is not None:
+            add_finding(folder, "knn", {"top1": top1})
+    cold, hot = group_by_recipe(read_runs([folders[0], folders[3], *folders[1:3], folders[4]]))
+    assert [run.name for run in cold.runs] == ["cold-0", "cold-1", "cold-2"]
+    assert [run.name for run in hot.runs] == ["hot-0", "hot-1"]
+    assert (cold.label, hot.label) == ("temperature 0.1", "temperature 0.2")
+    assert (cold.seeds, hot.seeds) == (3, 2)
+    found = cold.spread("knn", "top1")
+    assert found is not None
+    assert (found.mean, found.count) == (91.0, 2)  # one run is not evaluated yet
+    assert cold.spread("linear", "last") is None
+
+
+def test_a_lone_recipe_is_labelled_by_method_and_data(tmp_path: Path) -> None:
+    (group,) = group_by_recipe(read_runs([make_run(tmp_path / "run")]))
+    assert group.label == "varcon on digits"
+
+
+def test_labels_begin_with_the_method_and_say_no_more_than_they_must(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / "a"), make_run(tmp_path / "b", name="supcon", temperature=0.3)]
+    assert [group.label for group in group_by_recipe(read_runs(folders))] == ["varcon", "supcon"]
+    folders.append(make_run(tmp_path / "c", temperature=0.2))
+    assert [group.label for group in group_by_recipe(read_runs(folders))] == [
+        "varcon, temperature 0.1",
+        "supcon, temperature 0.3",
+        "varcon, temperature 0.2",
+    ]
+
+
+def test_means_and_deviations_are_nan_where_there_are_none(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / f"run-{seed}", seed) for seed in range(3)]
+    for folder, ari in zip(folders, (0.5, 0.6, 0.9), strict=True):
+        add_finding(folder, "clustering", {"ari": ari, **({"nmi": 0.7} if ari == 0.5 else {})})
+    (marks,) = marks_of(group_by_recipe(read_runs(folders)), "clustering", ["ari", "nmi", "purity"])
+    np.testing.assert_allclose(marks.values, [np.mean([0.5, 0.6, 0.9]), 0.7, np.nan])
+    np.testing.assert_allclose(marks.spread, [np.std([0.5, 0.6, 0.9], ddof=1), np.nan, np.nan])
+
+
+def test_runs_of_one_recipe_look_alike_beside_other_recipes_and_differ_alone(tmp_path: Path) -> None:
+    cold = [make_run(tmp_path / f"cold-{seed}", seed) for seed in range(2)]
+    hot = make_run(tmp_path / "hot", temperature=0.2)
+    together = [(look.style, look.label) for look in looks(group_by_recipe(read_runs([*cold, hot])))]
+    assert together == [(0, "temperature 0.1 (2 runs)")] * 2 + [(1, "hot")]
+    alone = group_by_recipe(read_runs(cold))
+    assert [(look.style, look.label) for look in looks(alone)] == [(0, "cold-0"), (1, "cold-1")]
+    assert [group.label for group in told_apart(alone)] == ["cold-0", "cold-1"]
