@@ -395,7 +395,7 @@ ARTIFACTS: dict[str, Artifact] = {
                 for place, name in enumerate(paper.CLUSTERING_SCORES)
             ),
         ),
-        Drawn({"VarCon": VARCON}, "dendrogram"),
+        Drawn({"VarCon": VARCON}, "Tree of the classes"),
     ),
     "convergence": Artifact(
         "The loss over training",
@@ -448,7 +448,7 @@ ARTIFACTS: dict[str, Artifact] = {
             },
             decimals=3,
         ),
-        Drawn({"VarCon": VARCON}, "similarity"),
+        Drawn({"VarCon": VARCON}, "Similarity of classes"),
     ),
     "paco": Artifact(
         "VarCon together with PaCo and GPaCo",
