@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic
+from typing import Annotated, Any, Generic
 
 import tyro
 
@@ -149,3 +149,7 @@ class Demo:
     """one run for each; several show the spread"""
     out: Path | None = None
     """folder for the runs and the report; by default runs/demo, or runs/demo-2 and so on if taken"""
+
+
+def parse(kind: Any, verb: str, arguments: list[str], **defaults: Any) -> Any:
+    return tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)

@@ -71,7 +71,10 @@ def carry_out(
 
 
 def is_done(one: Planned) -> bool:
-    return one.finished and not runs.missing_findings(one, runs.read_findings(one))
+    try:
+        return one.finished and not runs.missing_findings(one, runs.read_findings(one))
+    except InputError:  # a damaged file, of which the run's result will tell
+        return False
 
 
 def on(one: Planned, device: str) -> Planned:
