@@ -51,7 +51,7 @@ def test_latex_has_as_many_cells_as_columns_and_escapes():
 
 def test_every_number_has_its_source(tmp_path):
     tables.write(
-        tmp_path, "x", "Title", ENTRIES, NOBODY, "Table 1", "ImageNet", ["o", "p", "n"], "<svg></svg>"
+        tmp_path, "x", "Title", ENTRIES, NOBODY, "Table 1", "ImageNet", ["o", "p", "q", "n"], "<svg></svg>"
     )
     found = json.loads((tmp_path / "table.json").read_text())["entries"]
     assert found[0]["paper"] == {

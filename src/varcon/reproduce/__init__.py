@@ -151,12 +151,16 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     spread = (
         "; ± is the standard deviation over the seeds, the paper's its standard error" if seeds > 1 else ""
     )
-    ours = f"Ours: {setup.where}, {seeds} seed{'s' if seeds > 1 else ''}{spread}."
+    trained = f"{setup.base.train.epochs} epochs unless a row says otherwise"
+    ours = f"Ours: {setup.where}, {trained}, {seeds} seed{'s' if seeds > 1 else ''}{spread}."
     differ = "The two do not compare in value: data, encoder and training differ."
     other = [] if setup.scale.name == "paper" else [differ]
     said = [ours, paper, *other, *artifact.notes]
     if setup.base.data.per_class:
-        said.append(f"Of each class {setup.base.data.per_class} training images were taken, to stay brief.")
+        said.append(
+            f"To be brief, {setup.base.data.per_class} training images of each class were used, of "
+            f"{setup.side} pixels a side."
+        )
     if artifact.needs == "targets" and not setup.targets:
         said.append(stand_ins.TARGETS)
     if artifact.needs == "acceptable labels" and not setup.real_labels:

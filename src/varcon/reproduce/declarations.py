@@ -30,6 +30,7 @@ from varcon.reproduce.figures import Curve, Drawn, Figure, Growth, Losses, Maps,
 from varcon.reproduce.setup import NEIGHBOURS
 
 IMAGENET = "ImageNet, ResNet-50"
+NAMED_POINTS = "Of the paper's curves these are the points that its text names."
 NEIGHBOUR_ROWS = {f"K = {k}": (k, f"top1@{k}") for k in NEIGHBOURS}
 
 
@@ -108,7 +109,10 @@ ARTIFACTS: dict[str, Artifact] = {
             below_temperature,
         ),
         Curve("temperature"),
-        notes=("At a temperature of 0.02 VarCon's epsilon begins at half of it: it has to stay below.",),
+        notes=(
+            NAMED_POINTS,
+            "At a temperature of 0.02 VarCon's epsilon begins at half of it: it has to stay below.",
+        ),
     ),
     "epochs": Artifact(
         "Accuracy over the epochs of training",
@@ -123,6 +127,7 @@ ARTIFACTS: dict[str, Artifact] = {
             paper.EPOCHS,
         ),
         Curve("epochs", logarithmic=True),
+        notes=(NAMED_POINTS,),
     ),
     "batch-size": Artifact(
         "Accuracy over the batch size",
@@ -142,7 +147,7 @@ ARTIFACTS: dict[str, Artifact] = {
             keep=lambda value, setup: value <= sum(setup.counts),
         ),
         Curve("images in a batch", logarithmic=True),
-        notes=("The learning rate grows in proportion to the batch.",),
+        notes=(NAMED_POINTS, "The learning rate grows in proportion to the batch."),
     ),
     "knn": Artifact(
         "kNN accuracy over the number of neighbours",
@@ -161,6 +166,7 @@ ARTIFACTS: dict[str, Artifact] = {
             )
         ),
         Curve("neighbours K", logarithmic=True, columns=("VarCon", "SupCon")),
+        notes=(NAMED_POINTS,),
     ),
     "epsilon": Artifact(
         "Accuracy over epsilon",
@@ -180,6 +186,7 @@ ARTIFACTS: dict[str, Artifact] = {
             lambda value, method: {"method.learn_epsilon": False},
         ),
         Curve("epsilon"),
+        notes=(NAMED_POINTS,),
     ),
     "corruption": Artifact(
         "Accuracy on corrupted images",

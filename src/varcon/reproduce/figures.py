@@ -18,6 +18,7 @@ from varcon.reports.figures.maps import small_maps
 from varcon.reports.svg import Drawing
 from varcon.reproduce.entries import Entry
 from varcon.reproduce.gather import PARTS, Gathered, at_part, temperatures
+from varcon.reproduce.memory import row_of, sizes
 from varcon.reproduce.paper import CONVERGENCE, TAU2_SCORES, Value
 from varcon.reproduce.setup import Runs, Setup
 
@@ -128,18 +129,28 @@ class Growth:
 
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
         panels = []
+        found = {(entry.row, entry.column): entry.measured or 0.0 for entry in entries}
         for unit, label in (("MiB", "extra memory, log₁₀ MiB"), ("ms", "time of a step, log₁₀ ms")):
-            for along in ("samples", "classes"):
+            for along, (grown, fixed) in enumerate(self.grown(setup)):
                 lines = []
                 for style, name in enumerate(("VarCon", "SupCon")):
-                    mine = [entry for entry in entries if entry.column == f"{name}, {unit}"]
-                    mine = [one for one in mine if one.row.endswith(", 1,000 classes") or along == "classes"]
-                    mine = mine[len(mine) - len(mine) // 2 :] if along == "classes" else mine
-                    points = {one.x: one.measured for one in mine if one.x and one.measured}
+                    column = f"{name}, {unit}"
+                    points = {
+                        size[along]: found[row_of(*size), column]
+                        for size in grown
+                        if found.get((row_of(*size), column))
+                    }
                     lines.append(line(list(points), np.log10(list(points.values())), style, name))
                 ticks = sorted({int(x) for one in lines for x in one.x})
-                panels.append(Panel(lines, label, along, ticks=ticks, dots=True))
+                panels.append(Panel(lines, label, fixed, ticks=ticks, dots=True))
         return file(curves(panels, (WIDE, 640), columns=2))
+
+    def grown(self, setup: Setup) -> list[tuple[list[tuple[int, int]], str]]:
+        by_samples, by_classes = sizes(setup.scale.name)
+        return [
+            (by_samples, f"samples ({by_samples[0][1]:,} classes)"),
+            (by_classes, f"classes ({by_classes[0][0]:,} samples)"),
+        ]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from varcon.reproduce.setup import Setup
 Work = Callable[[], object]
 TEMPERATURE, DIMENSIONS = 0.1, 128
 MATRICES = 5  # of samples x samples that SupCon over all pairs holds at its peak
-SIZES = {  # samples at 1,000 classes, and classes at so many samples
+FIXED_CLASSES = 1000
+SIZES = {  # samples that grow at so many classes, classes that grow, and the samples at which they do
     "smoke": ((512, 1024, 2048, 4096), (10, 100, 1000, 10_000), 1024),
     "small": ((1024, 2048, 4096, 8192, 16_384), (10, 100, 1000, 10_000), 4096),
     "paper": ((1024, 2048, 4096, 8192, 16_384, 32_768), (10, 100, 1000, 10_000, 100_000), 8192),
@@ -47,18 +48,28 @@ def pairwise_supcon(embeddings: Tensor, labels: Tensor) -> Tensor:
 
 def growth(setup: Setup, device: str, progress: OnProgress) -> list[Entry]:
     """Entries by samples and by classes; a size whose matrices do not fit is left out."""
-    samples, classes, fixed = SIZES[setup.scale.name]
-    sizes = [(f"{n:,} samples, 1,000 classes", n, 1000, float(n)) for n in samples]
-    sizes += [(f"{fixed:,} samples, {c:,} classes", fixed, c, float(c)) for c in classes]
+    by_samples, by_classes = sizes(setup.scale.name)
+    every = dict.fromkeys([*by_samples, *by_classes])
     entries = []
-    for number, (row, count, kinds, x) in enumerate(sizes):
-        progress(number, len(sizes), "measuring the losses")
+    for number, (samples, classes) in enumerate(every):
+        progress(number, len(every), "measuring the losses")
         for name in ("VarCon", "SupCon"):
-            cost = measure(name, count, kinds, device)
+            cost = measure(name, samples, classes, device)
             if cost is not None:
-                entries.append(Entry(row, f"{name}, MiB", measured=cost.memory / 2**20, decimals=1, x=x))
-                entries.append(Entry(row, f"{name}, ms", measured=cost.seconds * 1000, x=x))
+                row = row_of(samples, classes)
+                entries.append(Entry(row, f"{name}, MiB", measured=cost.memory / 2**20, decimals=1))
+                entries.append(Entry(row, f"{name}, ms", measured=cost.seconds * 1000))
     return sorted(entries, key=lambda entry: entry.column.endswith("ms"))
+
+
+def sizes(scale: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Samples and classes, first where the samples grow, then where the classes do."""
+    samples, classes, fixed = SIZES[scale]
+    return [(count, FIXED_CLASSES) for count in samples], [(fixed, count) for count in classes]
+
+
+def row_of(samples: int, classes: int) -> str:
+    return f"{samples:,} samples, {classes:,} classes"
 
 
 def measure(name: str, samples: int, classes: int, device: str) -> Cost | None:

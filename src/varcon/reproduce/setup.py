@@ -25,7 +25,7 @@ Settings = Mapping[str, Any]  # by their dotted names in a recipe
 
 NEIGHBOURS = (1, 5, 10, 20, 40, 80, 200)  # of the figure over K
 
-SMOKE_IMAGES = 2000  # that the smoke scale trains on, at most
+SMOKE_IMAGES, SMOKE_SIDE = 1500, 16  # that the smoke scale trains on, at most
 
 # What a method's runs differ in from VarCon's, as in recipes/digits and recipes/cifar100.
 ON_DIGITS: dict[str, Settings] = {
@@ -93,7 +93,7 @@ SCALES = {
             evaluate=EvaluateSettings(knn=KNN(k=5, also=NEIGHBOURS)),
         ),
         ON_DIGITS,
-        image_size=32,
+        image_size=SMOKE_SIDE,
         stands_in=True,
     ),
     "small": Scale(
@@ -158,8 +158,8 @@ class Setup:
 
     @property
     def where(self) -> str:
-        """In words, for the head of a column: what our numbers are of."""
-        return f"{self.base.data.name}, {self.base.encoder.name} encoder, {self.base.train.epochs} epochs"
+        """In words: what our numbers are of."""
+        return f"{self.base.data.name}, {self.base.encoder.name} encoder"
 
     @property
     def fewest(self) -> int:
@@ -258,13 +258,23 @@ def set_up(
         if scale.name == "paper":
             base = with_settings(base, IMAGENET)
     loaded = load(base.data, progress)
-    if scale.name == "smoke" and len(loaded.train) > SMOKE_IMAGES:
-        each = min(int(loaded.train.labels.bincount().min()), max(1, SMOKE_IMAGES // len(loaded.classes)))
-        base = replace(base, data=replace(base.data, per_class=each))
-        loaded = load(base.data, progress)
+    if scale.name == "smoke":
+        brief = within_smoke(base.data, loaded)
+        loaded = loaded if brief == base.data else load(brief, progress)
+        base = replace(base, data=brief)
     counts = tuple(loaded.train.labels.bincount(minlength=len(loaded.classes)).tolist())
     side = loaded.train.images.shape[-1]
     return Setup(scale, base, counts, side, out, targets, corrupted, real_labels), loaded
+
+
+def within_smoke(settings: DataSettings, data: Data) -> DataSettings:
+    """Fewer images of fewer pixels, where there are more than a smoke run has time for."""
+    if data.train.images.shape[-1] > SMOKE_SIDE:
+        settings = replace(settings, image_size=SMOKE_SIDE)
+    if len(data.train) > SMOKE_IMAGES:
+        fewest = int(data.train.labels.bincount(minlength=len(data.classes)).min())
+        settings = replace(settings, per_class=min(fewest, max(1, SMOKE_IMAGES // len(data.classes))))
+    return settings
 
 
 def parse_data(text: str) -> DataSettings:

@@ -11,6 +11,7 @@ from varcon.reproduce.entries import Entry
 from varcon.reproduce.gather import Cell, Gathered
 
 Grid = list[list[str]]  # a head and rows
+NOTES_ABOVE = 3
 
 ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -67,11 +68,11 @@ def written(found: tuple[Entry, Cell | None] | None, whose: str) -> str:
 
 
 def markdown(title: str, table: Grid, notes: list[str], picture: str) -> str:
-    """The first two notes, which say what the numbers are of, stand above them."""
+    """The first notes, which say what the numbers are of and whether they compare, stand above them."""
     head, *rows = ([cell.replace("|", "\\|") for cell in line] for line in table)
     marks = ["---", *["---:"] * (len(head) - 1)]
     lines = [f"| {' | '.join(line)} |" for line in (head, marks, *rows)]
-    above, below = ([f"- {note}" for note in part] for part in (notes[:2], notes[2:]))
+    above, below = ([f"- {note}" for note in part] for part in (notes[:NOTES_ABOVE], notes[NOTES_ABOVE:]))
     image = ["", f"![{title}]({picture})"] if picture else []
     return "\n".join([f"# {title}", "", *above, "", *lines, *image, "", *below]).rstrip() + "\n"
 
