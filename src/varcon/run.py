@@ -45,6 +45,7 @@ from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.maps import SnapshotMaps
 from varcon.evaluations.rank import Rank
+from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
 from varcon.files import replacing, write_json
 from varcon.methods import METHODS
@@ -135,7 +136,15 @@ def evaluate(
         layer = layer.to(where)
         tasks["classifier"] = (OwnClassifier(layer), frozen)
         tasks["classifier-calibration"] = (ClassifierCalibration(layer, further.calibration), frozen)
+    results: dict[str, Findings] = {}
+
+    def once(name: str) -> Evaluation:
+        """An evaluation of those above, which is not made again where it has just been."""
+        return lambda encoder, data: results[name] if name in results else tasks[name][0](encoder, data)
+
+    classifiers = {name: once(name) for name in ("knn", settings.linear.name, "classifier") if name in tasks}
     tasks |= {name: (getattr(further, name), frozen) for name in FURTHER}
+    tasks["real"] = (RealAccuracy(further.real, classifiers), frozen)
     earlier = {
         epoch: partial(open_snapshot, folder, epoch, recipe, data, where, progress)
         for epoch in sorted({*recipe.train.snapshots} - {recipe.train.epochs})  # which the encoder is
@@ -144,7 +153,6 @@ def evaluate(
     tasks["map2d"] = (settings.map2d, frozen)  # the slowest last: the numbers are there before the picture
     also = {"linear": settings.linear.name, "calibration": "classifier-calibration"}
     wanted = {*only, *(also[name] for name in only if name in also)}
-    results = {}
     for name, (evaluation, what) in tasks.items():
         if name in wanted:
             began = time.perf_counter()
