@@ -76,7 +76,7 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
     assert found == {"centroid", "similarity", "clustering", "calibration", "temperature", "fewshot"}
     assert "next: varcon report" in capsys.readouterr().out
     assert main(["report", str(finished_run)]) == 0
-    assert "v_measure" in (finished_run / "report.html").read_text()
+    assert "V-measure" in (finished_run / "report.html").read_text()
 
 
 def test_reassessed_labels_judge_every_classifier_of_a_run(finished_run, tmp_path, monkeypatch):

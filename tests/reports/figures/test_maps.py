@@ -1,11 +1,15 @@
 import functools
 import re
+from pathlib import Path
 
 import numpy as np
+from reports.test_collect import add_finding, make_run, read
 from reports.test_svg import parsed, paths, texts
 
 from varcon.reports.figures import maps
 from varcon.reports.figures.maps import colours_of, map_2d, small_maps
+from varcon.reports.svg import Drawing
+from varcon.reports.tables import Table
 
 
 @functools.cache
@@ -82,6 +86,18 @@ def test_neighbouring_classes_of_a_crowded_map_differ_in_colour() -> None:
 
 def test_one_point_alone_can_be_drawn() -> None:
     assert texts(map_2d(np.zeros((1, 2)), np.array([0]), np.array([0]), {0: "only"})) == ["only"]
+
+
+def test_what_the_maps_are_of(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    scores = {"knn_top1@epoch10": 90.0, "knn_top1@epoch0": 40.0, "knn_top1@epochx": 1.0}
+    points = np.random.default_rng(0).normal(size=(2, 6, 2))
+    add_finding(folder, "maps", scores, points=points, labels=np.arange(6) % 3, epochs=np.array([0, 10]))
+    drawing, table = maps.of_run(read(folder))
+    assert isinstance(drawing, Drawing)
+    assert texts(drawing.svg) == ["before training", "epoch 10"]
+    assert isinstance(table, Table)
+    assert [[cell.text for cell in row] for row in table.rows] == [["0", "40.00"], ["10", "90.00"]]
 
 
 def test_maps_over_training_share_their_colours() -> None:

@@ -8,16 +8,17 @@ from varcon.reports.charts import LARGE, WIDE
 from varcon.reports.collect import Run
 from varcon.reports.groups import Group
 from varcon.reports.svg import SERIES, Canvas, Drawing, number, short, width_of
-from varcon.reports.tables import Table
+from varcon.reports.tables import Cell, Table, score_cell
 
 CLASSES_TO_NAME = 20  # a map of more classes has smaller names, and only those that find room
 MOST_RINGED = 0.4  # of the points; more rings would hide them
 NAMED_ERRORS = 40  # a map with more misjudged images rings them without saying what they were taken for
+VOTES = "knn_top1@epoch"
 MAPS_SHOWN = 8  # of those over training: the first, the last and between them
 
 
 def of_run(run: Run) -> list[Drawing | Table]:
-    return [*final_map(run), *maps_over_training(run)]
+    return [*final_map(run), *maps_over_training(run), *neighbours_over_training(run)]
 
 
 def of_groups(groups: list[Group]) -> list[Drawing | Table]:
@@ -33,7 +34,7 @@ def final_map(run: Run) -> list[Drawing]:
     if predictions is None and chosen is not None and judged is not None and chosen.max() < len(judged):
         predictions = judged[chosen]
     svg = map_2d(points, labels, predictions, run.names_of(labels, predictions))
-    caption = f"t-SNE of {len(points):,} test images, coloured by class"
+    caption = f"{projection(run, 'map2d')} of {len(points):,} test images, coloured by class"
     if len(np.unique(labels)) > CLASSES_TO_NAME:
         caption += " (colours recur far apart, names that would overlap are left out)"
     if predictions is not None:
@@ -51,8 +52,24 @@ def maps_over_training(run: Run) -> list[Drawing]:
     kept = np.unique(np.linspace(0, len(points) - 1, min(MAPS_SHOWN, len(points))).round().astype(int))
     titles = ["before training" if epochs[place] == 0 else f"epoch {epochs[place]:g}" for place in kept]
     svg = small_maps(points[kept], labels, titles)
-    caption = f"The same {len(labels):,} test images as training goes on, coloured by class."
+    caption = (
+        f"{projection(run, 'maps')} of the same {len(labels):,} test images as training goes on, by class."
+    )
     return [Drawing("Maps over training", caption, svg, "wide")]
+
+
+def projection(run: Run, finding: str) -> str:
+    return "UMAP" if run.findings[finding].settings.get("method") == "umap" else "t-SNE"
+
+
+def neighbours_over_training(run: Run) -> list[Table]:
+    """What the neighbours of the mapped images voted, from the scores named knn_top1@epochE."""
+    names = run.findings["maps"].scores if "maps" in run.findings else {}
+    found = [name.removeprefix(VOTES) for name in names if name.startswith(VOTES)]
+    epochs = sorted(int(epoch) for epoch in found if epoch.isdecimal())
+    rows = [[Cell(str(epoch)), score_cell(run, "maps", f"{VOTES}{epoch}")] for epoch in epochs]
+    caption = "Of the mapped images, each by its nearest among the others."
+    return [Table("Neighbours over training", ["epoch", "kNN top-1, %"], rows, caption)] if rows else []
 
 
 def map_2d(

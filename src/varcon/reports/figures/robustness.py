@@ -48,11 +48,8 @@ def cells(run: Run) -> list[Drawing]:
     rows = [str(name).replace("_", " ") for name in names]
     columns = [str(severity) for severity in severities]
     svg = matrix(shaded, rows, columns, column_label="severity", width=HALF, row_height=24)
-    return [
-        Drawing(
-            "Accuracy by corruption and severity", "Top-1 accuracy in %; the darker, the more errors.", svg
-        )
-    ]
+    caption = "Top-1 accuracy in %; the stronger the colour, the more errors."
+    return [Drawing("Accuracy by corruption and severity", caption, svg)]
 
 
 def by_severity(groups: list[Group], named: bool) -> list[Drawing]:

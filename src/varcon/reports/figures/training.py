@@ -46,7 +46,9 @@ def losses(run: Run) -> list[Drawing]:
     if not {"epoch", "loss"} <= run.metrics.keys():
         return []
     shown = [name for name in LOSSES if name in run.metrics]
-    lines = [_line(run, name, style, LOSSES[name]) for style, name in enumerate(shown)]
+    lines = [
+        _line(run, name, style, LOSSES[name] if len(shown) > 1 else "") for style, name in enumerate(shown)
+    ]
     panels = [Panel(lines, "loss", height=2)]
     known = run.metrics["loss"][np.isfinite(run.metrics["loss"])]
     first, last = known[[0, -1]]
