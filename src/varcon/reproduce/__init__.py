@@ -154,7 +154,8 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     trained = f"{setup.base.train.epochs} epochs unless a row says otherwise"
     ours = f"Ours: {setup.where}, {trained}, {seeds} seed{'s' if seeds > 1 else ''}{spread}."
     differ = "The two do not compare in value: data, encoder and training differ."
-    other = [] if setup.scale.name == "paper" else [differ]
+    compared = any(entry.paper for entry in made.entries)
+    other = [differ] if compared and setup.scale.name != "paper" else []
     said = [ours, paper, *other, *artifact.notes]
     if setup.base.data.per_class:
         said.append(

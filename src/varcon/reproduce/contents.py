@@ -127,7 +127,14 @@ def corruption(setup: Setup) -> list[Entry]:
         lead = paper.CORRUPTION_LEAD.get(place)
         varcon, supcon = (Reading(runs, "robustness", score) for runs in (VARCON, SUPCON))
         entries.append(
-            Entry(row, "VarCon less SupCon", varcon, supcon, paper=None if lead is None else Value(lead))
+            Entry(
+                row,
+                "VarCon less SupCon",
+                varcon,
+                supcon,
+                paper=None if lead is None else Value(lead),
+                x=float(place),
+            )
         )
     return entries
 

@@ -194,7 +194,7 @@ ARTIFACTS: dict[str, Artifact] = {
         "Figure 3 (c)",
         "ImageNet-C, ResNet-50",
         corruption,
-        Curve("severity (0: clean)", columns=("VarCon", "SupCon")),
+        Curve("severity (0: clean)", columns=("VarCon", "SupCon"), difference="VarCon less SupCon"),
         notes=(
             "The paper's text has VarCon's lead at the least and the greatest severity, and no accuracy.",
         ),
@@ -223,7 +223,9 @@ ARTIFACTS: dict[str, Artifact] = {
         Compared(
             NINE,
             (
-                Column("kNN, acceptable labels", "real", "top1", of_data(paper.REAL, 0)),
+                Column(f"{LINEAR}, acceptable labels", "real", "linear_top1", of_data(paper.REAL, 0)),
+                Column(f"{LINEAR}, own labels", "linear", "last"),
+                Column("kNN, acceptable labels", "real", "knn_top1"),
                 Column("kNN, own labels", "knn", "top1"),
             ),
         ),

@@ -38,25 +38,21 @@ class Curve:
     x_label: str
     logarithmic: bool = False
     columns: tuple[str, ...] = ()  # of the table; empty: all
+    difference: str = ""  # a column that gets a panel of its own
 
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
         columns = self.columns or tuple(dict.fromkeys(entry.column for entry in entries))
-        ours, paper = [], []
-        for style, column in enumerate(columns):
-            mine = [entry for entry in entries if entry.column == column and entry.x is not None]
-            cells = {entry.x: cell for entry in mine if (cell := gathered.cell(entry))}
-            if cells:
-                spread = [cell.deviation or 0.0 for cell in cells.values()]
-                error = np.array(spread) if any(spread) else None
-                ours.append(line(list(cells), [cell.mean for cell in cells.values()], style, column, error))
-            points = {entry.x: entry.paper.value for entry in mine if entry.paper}
-            if points:
-                paper.append(line(list(points), list(points.values()), style, column))
+        ours = [one for style, name in enumerate(columns) for one in our_line(entries, gathered, name, style)]
+        paper = [one for style, name in enumerate(columns) for one in paper_line(entries, name, style)]
         panels = [
             Panel(lines, ACCURACY, self.x_label, title, ticks=self.ticks(lines), dots=True)
             for title, lines in ((f"ours: {setup.where}", ours), (f"paper: {theirs}", paper))
             if lines
         ]
+        if self.difference:
+            lines = our_line(entries, gathered, self.difference, 2, f"ours: {setup.where}")
+            lines += paper_line(entries, self.difference, 3, f"paper: {theirs}")
+            panels.append(Panel(lines, "points of accuracy", self.x_label, self.difference, dots=True))
         return file(curves(panels, (WIDE, 360))) if panels else None
 
     def ticks(self, lines: list[Line]) -> list[int]:
@@ -115,6 +111,8 @@ class Losses:
                 epochs, terms = epoch_means(read_rows(folder / "metrics.jsonl"))
                 ours.append(line(epochs, terms[term], style, label))
             points = {at[part]: value for part, value in CONVERGENCE[label].items()}
+            if "20 %" not in CONVERGENCE[label]:
+                points = {1: points[1], 10: np.nan, 50: points[50]}  # no straight line between the ends
             paper.append(line(list(points), list(points.values()), style, label))
         panels = [
             Panel(ours, "loss", title=f"ours: {setup.where}", dots=True),
@@ -185,6 +183,24 @@ class Drawn:
         if not found:
             return None
         return file(beside(found) if len(found) > 1 else next(iter(found.values())))
+
+
+def our_line(
+    entries: list[Entry], gathered: Gathered, column: str, style: int, label: str = ""
+) -> list[Line]:
+    """Of a column over its rows, with the deviation over the seeds; none where nothing is there."""
+    mine = (entry for entry in entries if entry.column == column and entry.x is not None)
+    cells = {entry.x: cell for entry in mine if (cell := gathered.cell(entry))}
+    spread = [cell.deviation or 0.0 for cell in cells.values()]
+    means = [cell.mean for cell in cells.values()]
+    error = np.array(spread) if any(spread) else None
+    return [line(list(cells), means, style, label or column, error)] if cells else []
+
+
+def paper_line(entries: list[Entry], column: str, style: int, label: str = "") -> list[Line]:
+    mine = (entry for entry in entries if entry.column == column and entry.x is not None)
+    points = {entry.x: entry.paper.value for entry in mine if entry.paper}
+    return [line(list(points), list(points.values()), style, label or column)] if points else []
 
 
 def line(x: object, y: object, style: int, label: str, error: np.ndarray | None = None) -> Line:

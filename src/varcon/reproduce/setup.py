@@ -219,7 +219,7 @@ class Setup:
             usual,
             robustness=robustness,
             transfer=replace(usual.transfer, targets=targets),
-            real=replace(usual.real, labels=labels, knn=recipe.evaluate.knn),
+            real=replace(usual.real, labels=labels),
         )
 
 

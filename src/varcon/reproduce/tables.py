@@ -12,6 +12,7 @@ from varcon.reproduce.gather import Cell, Gathered
 
 Grid = list[list[str]]  # a head and rows
 NOTES_ABOVE = 3
+PAPER_S = ", paper"  # ends the name of a row that is all the paper's
 
 ESCAPES = {
     "\\": r"\textbackslash{}",
@@ -36,7 +37,7 @@ def grid(entries: list[Entry], gathered: Gathered) -> Grid:
     for column in columns:
         mine = [(row, *cells[row, column]) for row in rows if (row, column) in cells]
         has_ours = any(cell for _, _, cell in mine)
-        apart = any(entry.paper and "paper" not in row for row, entry, _ in mine)
+        apart = any(entry.paper and not row.endswith(PAPER_S) for row, entry, _ in mine)
         has_paper = any(entry.paper for _, entry, _ in mine)
         if has_ours and has_paper and not apart:
             titles.append((column, column, "either"))
