@@ -182,11 +182,14 @@ class Setup:
         # As many images seen as by the others: a method of one view gets twice the epochs.
         shown = full_views(self.base.augment, self.side) / full_views(recipe.augment, self.side)
         epochs = max(1, round(self.base.train.epochs * shown))
-        recipe = with_settings(recipe, {"train.epochs": epochs, "train.seed": seed, **runs.settings})
+        settings = {"train.epochs": epochs, "train.seed": seed, **runs.settings}
+        if set(self.counts) == {settings.get("data.per_class")}:
+            del settings["data.per_class"]  # these are all images, and the run is the plain one
+        elif "data.per_class" in settings:
+            settings["data.per_class_seed"] = seed  # a part of its own for each seed
+        recipe = with_settings(recipe, settings)
         if runs.half:
             recipe = replace(recipe, data=self.half_data("first"))
-        elif "data.per_class" in runs.settings:
-            recipe = with_settings(recipe, {"data.per_class_seed": seed})  # a part of its own for each seed
         batch_size = min(recipe.train.batch_size, self.images(runs))
         return replace(recipe, train=replace(recipe.train, batch_size=batch_size))
 
