@@ -75,6 +75,12 @@ def test_few_images_are_drawn_anew_for_each_seed(smoke):
     assert differences(first, second) == {"data.per_class_seed": (0, 7), "train.seed": (0, 7)}
 
 
+def test_all_images_of_a_class_are_not_a_part(smoke):
+    even = replace(smoke, counts=(20,) * 10)
+    assert even.label(Runs("supcon", {"data.per_class": 20})) == "supcon"
+    assert even.recipe(Runs("supcon", {"data.per_class": 20}), 3) == even.recipe(Runs("supcon"), 3)
+
+
 def test_seeds_differ_in_nothing_else(smoke):
     first, second = (recipe_to_dict(smoke.recipe(Runs("byol"), seed)) for seed in (0, 7))
     assert differences(first, second) == {"train.seed": (0, 7)}

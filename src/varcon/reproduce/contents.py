@@ -102,22 +102,18 @@ def transfer(setup: Setup) -> list[Entry]:
         for name, method in (("SimCLR", "simclr"), ("SupCon", "supcon"), ("VarCon", "varcon"))
     }
     ours = [target.name for target in setup.targets] or ["other classes"]
-    known = {plain_name(name): name for name in ours}
     entries = []
     for column, which in runs.items():
-        theirs = dict(zip((*MEASURED_BY, "mean"), paper.TRANSFER[column], strict=True))
+        *each, mean = paper.TRANSFER[column]
+        theirs = dict(zip(MEASURED_BY, each, strict=True))
         for name in ours:
-            entries.append(
-                Entry(name, column, Reading(which, "transfer", name), paper=theirs.get(plain_name(name)))
-            )
-        entries += [Entry(name, column, paper=value) for name, value in theirs.items() if name not in known]
-        entries[-1] = Entry(
-            "mean",
-            column,
-            Reading(which, "transfer", "mean") if len(ours) > 1 else None,
-            paper=theirs["mean"],
-        )
-    return sorted(entries, key=lambda entry: (entry.row not in ours, entry.row == "mean"))
+            value = theirs.pop(plain_name(name), None)
+            entries.append(Entry(name, column, Reading(which, "transfer", name), paper=value))
+        if len(ours) > 1:
+            entries.append(Entry("mean of these", column, Reading(which, "transfer", "mean")))
+        entries += [Entry(name, column, paper=value) for name, value in theirs.items()]
+        entries.append(Entry("mean of the paper's twelve", column, paper=mean))
+    return entries
 
 
 def corruption(setup: Setup) -> list[Entry]:
