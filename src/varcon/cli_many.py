@@ -185,8 +185,7 @@ def carried_out(
         closing(parallel.carry_out(planned, devices, command, places)) as ended,
     ):
         for one, result in ended:
-            score = result.scores.get("kNN top-1")
-            places[0].note(
-                f"{one.title}: {result.failed or ('done' if score is None else f'kNN {score:.2f} %')}"
-            )
+            titles = (title for title in ("kNN top-1", "linear probe, last") if title in result.scores)
+            score = next((f"{title.split()[0]} {result.scores[title]:.2f} %" for title in titles), "done")
+            places[0].note(f"{one.title}: {result.failed or score}")
             yield one, result
