@@ -28,7 +28,9 @@ from varcon.evaluations import (
     chosen_evaluations,
 )
 from varcon.evaluations.transfer import parse_target
+from varcon.files import write_text
 from varcon.recipe import DIGITS, Recipe, did_you_mean, load_recipe
+from varcon.suggest import suggest, used_device
 from varcon.terminal import Bar, findings_table, score_table
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
@@ -38,6 +40,7 @@ varcon: variational supervised contrastive learning
 
   varcon demo                 see it work: train on handwritten digits, judge, report (half a minute)
   varcon train RECIPE         train the encoder a recipe describes, into a folder under runs/
+  varcon train --data FOLDER  the same for a folder of images, by a recipe that is chosen for it
   varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
   varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
   varcon compare RECIPE       train several methods under one budget and tabulate them
@@ -88,8 +91,13 @@ def say(error: object, code: int) -> int:
 
 def train(arguments: list[str], console: Console) -> None:
     wants_help = any(a in ("-h", "--help") for a in arguments)
+    if arguments and arguments[0].partition("=")[0] == "--data" and not wants_help:
+        arguments = with_suggested_recipe(arguments, console)
     if not arguments or (arguments[0].startswith("-") and not wants_help):
-        raise InputError("train needs a recipe first, for example: varcon train recipes/digits/varcon.toml")
+        raise InputError(
+            "train needs a recipe first, for example: varcon train recipes/digits/varcon.toml; "
+            "or a folder of images: varcon train --data FOLDER"
+        )
     named = not arguments[0].startswith("-")
     recipe = load_recipe(arguments[0]) if named else Recipe()
     default: Train[Any] = Train(recipe=arguments[0] if named else tyro.MISSING, settings=recipe)
@@ -102,6 +110,32 @@ def train(arguments: list[str], console: Console) -> None:
     command = shlex.join([*launcher(), "train", *(a for a in arguments if a != "--resume")])
     train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
     console.print(f"next: varcon evaluate {folder}", soft_wrap=True)
+
+
+def with_suggested_recipe(arguments: list[str], console: Console) -> list[str]:
+    """`--data FOLDER ...` as `RECIPE ...`: a recipe is chosen for the folder and written, to be edited."""
+    _, equals, folder = arguments[0].partition("=")
+    if not equals and len(arguments) < 2:
+        raise InputError("--data needs a folder of images, for example: varcon train --data photos")
+    folder, rest = (folder, arguments[1:]) if equals else (arguments[1], arguments[2:])
+    path = Path(folder).expanduser()
+    device = next((value for flag, value in itertools.pairwise(rest) if flag == "--train.device"), "auto")
+    with Bar(console, "looking at the images") as bar:
+        found = suggest(path, used_device(device), bar.progress)
+    target = run.RUNS / f"{path.resolve().name}.toml"
+    text = found.as_recipe_file(f"varcon train {shlex.quote(str(target))}")
+    if target.exists() and target.read_text(encoding="utf-8") != text:
+        raise InputError(
+            f"{target} is there already and differs from what would be chosen now; train by it with "
+            f"`varcon train {shlex.quote(str(target))}`, or remove it"
+        )
+    for reason in found.reasons:
+        console.print(f"  {reason}", soft_wrap=True)
+    if PROCESS == "0":
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_text(target, text)
+    console.print(f"recipe: {target} (edit it, and train again with another --out)", soft_wrap=True)
+    return [str(target), *rest]
 
 
 def launcher() -> list[str]:
