@@ -29,7 +29,7 @@ from varcon.engine.checkpoint import load_weights, save_weights
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
-from varcon.evaluations import FURTHER, STANDARD, EvaluateSettings, FurtherSettings
+from varcon.evaluations import FOR_IMAGES, FURTHER, STANDARD, EvaluateSettings, FurtherSettings
 from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
@@ -108,11 +108,13 @@ def evaluate(
             f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
         )
     where = torch.device(pick_device(device))
-    with torch.device("meta"):  # no first weights: the trained ones take their place
-        encoder = recipe.encoder.build()
-    load_weights(weights, encoder)
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
+    if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
+        raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")
+    with torch.device("meta"):  # no first weights: the trained ones take their place
+        encoder = recipe.encoder.build(data.train.images.shape[1:])
+    load_weights(weights, encoder)
     frozen = FrozenEncoder(encoder, data, where, progress, FeatureStore(folder / "features", weights, data))
     tasks: dict[str, tuple[Evaluation, FrozenEncoder]] = {
         "pixels": (settings.knn, raw_pixels(data, where)),
@@ -157,7 +159,8 @@ def build_method(recipe: Recipe[Any], data: Data) -> Method:
     """The recipe's method around its encoder, with weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.train.seed)
-        method = METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, len(data.classes))
+        encoder = recipe.encoder.build(data.train.images.shape[1:])
+        method = METHODS[recipe.method_name](encoder, recipe.method, len(data.classes))
     method.meet_classes(data.classes)
     return method
 

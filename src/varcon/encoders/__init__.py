@@ -1,30 +1,43 @@
-"""Networks that turn images into pooled features; each has an attribute `features`, their number."""
+"""Networks that turn images or vectors into features; each has an attribute `features`, their number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from varcon.core import Encoder
-from varcon.encoders import resnet, small
+from varcon.core import Encoder, InputError
+from varcon.encoders import mlp, resnet, small
 
-ENCODERS: dict[str, Callable[[resnet.Stem], Encoder]] = {
+ENCODERS: dict[str, Callable[[Any], Encoder]] = {  # of a stem, or of the number of a vector's features
     "small": small.small,
     "resnet18": resnet.resnet18,
     "resnet34": resnet.resnet34,
     "resnet50": resnet.resnet50,
     "resnet101": resnet.resnet101,
     "resnet200": resnet.resnet200,
+    "mlp": mlp.mlp,
 }
+FOR_VECTORS = ("mlp",)
 
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    name: Literal["small", "resnet18", "resnet34", "resnet50", "resnet101", "resnet200"] = "small"
+    name: Literal["small", "resnet18", "resnet34", "resnet50", "resnet101", "resnet200", "mlp"] = "small"
     stem: resnet.Stem = (
         "small"  # first layers: small (3x3, for images up to 64) or imagenet (7x7 and pooling)
     )
 
-    def build(self) -> Encoder:
+    def build(self, shape: Sequence[int] = (3, 32, 32)) -> Encoder:
+        """`shape` is that of one sample: [3, H, W] of an image, [d] of a vector."""
+        if self.name not in ENCODERS:
+            raise InputError(f"there is no encoder {self.name!r}; choose one of {', '.join(ENCODERS)}")
+        if self.name in FOR_VECTORS:
+            if len(shape) != 1:
+                raise InputError(
+                    f"encoder {self.name!r} reads vectors and the data are images; choose another"
+                )
+            return ENCODERS[self.name](shape[0])
+        if len(shape) == 1:
+            raise InputError(f"encoder {self.name!r} reads images and the data are vectors; choose 'mlp'")
         return ENCODERS[self.name](self.stem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from varcon.augment import draw_views
 from varcon.core import Batch, Data, InputError, Method, Progress, RunError, StepOutput
 from varcon.engine import distributed
-from varcon.engine.interrupt import Interrupted, requests_to_stop
+from varcon.engine.interrupt import Interrupted, Request, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.samples import SampleRecord
@@ -33,12 +34,15 @@ def fit(
     method: Method,
     data: Data,
     recipe: Recipe[Any],
-    folder: Path,
+    folder: Path | None,
     device: torch.device,
     resume: bool,
     watch: Watcher,
 ) -> None:
-    """Trains `method` in place and keeps `folder`'s last.ckpt and metrics.jsonl up to date."""
+    """Trains `method` in place and keeps `folder`'s last.ckpt and metrics.jsonl up to date.
+
+    Without a folder it writes nothing, and a signal to stop acts as usual.
+    """
     settings, world = recipe.train, distributed.world_size()
     steps_per_epoch = len(data.train) // settings.batch_size
     total_steps = settings.epochs * steps_per_epoch
@@ -56,7 +60,7 @@ def fit(
     }
     record = SampleRecord(len(split), device)
     state = TrainingState(
-        folder / "last.ckpt", recipe, conditions, method, optimizer, scaler, generator, record
+        folder and folder / "last.ckpt", recipe, conditions, method, optimizer, scaler, generator, record
     )
     if resume:
         state.load()
@@ -69,11 +73,11 @@ def fit(
 
     saved = time.monotonic()
     order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
-    main = distributed.is_main()
+    kept = folder if distributed.is_main() else None
     with (
-        Journal(folder / "metrics.jsonl" if main else None, state.step) as journal,
-        Journal(folder / "samples.jsonl" if main else None, state.step) as samples,
-        requests_to_stop() as stop,
+        Journal(kept and kept / "metrics.jsonl", state.step) as journal,
+        Journal(kept and kept / "samples.jsonl", state.step) as samples,
+        requests_to_stop() if folder else nullcontext(Request()) as stop,
         measured_convolutions(),
     ):
         began = time.monotonic() - journal.seconds
@@ -119,8 +123,8 @@ def fit(
                 if state.step == total_steps or distributed.any_process(due, device):
                     state.save()
                     saved = time.monotonic()
-    if main:
-        record.write(folder / "samples.npz")
+    if kept:
+        record.write(kept / "samples.npz")
 
 
 @torch.no_grad()
@@ -188,7 +192,7 @@ def mixed_seed(*numbers: int) -> int:
 
 
 def diverged(state: TrainingState, what: str) -> str:
-    kept = "; the last checkpoint is kept" if state.path.exists() else ""
+    kept = "; the last checkpoint is kept" if state.path and state.path.exists() else ""
     return (
         f"training diverged at step {state.step} ({what}): lower train.learning_rate or lengthen "
         f"train.warmup_epochs{kept}"

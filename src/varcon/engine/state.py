@@ -27,7 +27,7 @@ FREE_ON_RESUME = (
 
 @dataclass
 class TrainingState:
-    path: Path  # of the checkpoint
+    path: Path | None  # of the checkpoint; None: a run in memory, which is not saved
     recipe: Recipe[Any]
     conditions: dict[str, Any]  # what must be as it was for a run to go on
     method: Method
@@ -38,6 +38,8 @@ class TrainingState:
     step: int = 0
 
     def save(self) -> None:
+        if self.path is None:
+            return
         generators = distributed.gather(self.generator.get_state().cpu())
         records = distributed.gather(self.record.state())
         if distributed.is_main():
@@ -55,6 +57,7 @@ class TrainingState:
         distributed.barrier()
 
     def load(self) -> None:
+        assert self.path is not None
         state = load_checkpoint(self.path)
         try:
             check_recipe(state["recipe"], self.recipe, self.path.parent)

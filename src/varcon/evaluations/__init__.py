@@ -65,6 +65,7 @@ class FurtherSettings:
 
 STANDARD = ("pixels", "knn", "linear", "rank", "classifier", "map2d")
 FURTHER = tuple(FurtherSettings.__dataclass_fields__)
+FOR_IMAGES = ("outliers", "robustness", "transfer", "finetune")  # those that vectors cannot have
 
 
 def chosen_evaluations(only: str) -> tuple[str, ...]:
