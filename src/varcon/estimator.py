@@ -60,6 +60,7 @@ LEAST_STEPS = 200  # of training where `epochs` is not given: small data are gon
 LARGEST_SMALL = 64  # pixels along a side of images that the small stem reads
 WARMUP = 0.05  # of the epochs
 RIDGE = 1e-4  # on the posterior's biases, which only their differences determine
+LEAST_SHARPNESS = 1e-3  # inverse of the highest temperature
 VIEWS = 4  # of each training sample to which the posterior's temperature and weights are fitted
 
 
@@ -141,6 +142,8 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             fit(method, data, recipe, None, self._device(), resume=False, watch=watch)
         method.cpu().eval().requires_grad_(False)  # a pickle of it then opens on any machine
         self.encoder_ = method.encoder
+        if samples.ndim == 2:  # float32 rounds a row's features differently with other rows beside it
+            self.encoder_.double()
         return method, data, recipe.augment
 
     def _recipe(self, count: int) -> Recipe[VarConSettings]:
@@ -263,7 +266,7 @@ class VarConClassifier(ClassifierMixin, VarConEmbedding):
     def fit(self, X: Any, y: Any) -> Self:
         method, data, augment = self._learn(X, y)
         assert isinstance(method.head, ProjectionHead)
-        self.head_ = method.head
+        self.head_ = method.head.double()
         frozen, labels = self._frozen(data), data.train.labels
         projections = self._project(frozen.features(data.train))
         self.centroids_ = class_centroids(projections, labels, len(self.classes_)).numpy()
@@ -288,10 +291,10 @@ class VarConClassifier(ClassifierMixin, VarConEmbedding):
 
     def _project(self, features: Tensor) -> Tensor:
         with torch.no_grad():
-            return unit(self.head_(features.cpu()))
+            return unit(self.head_(features.cpu().double()))
 
     def _cosines(self, features: Tensor) -> np.ndarray:
-        return self._project(features).numpy().astype(np.float64) @ self.centroids_.T.astype(np.float64)
+        return self._project(features).numpy() @ self.centroids_.T
 
 
 def dimensions(X: Any) -> int:
@@ -304,19 +307,24 @@ def shown(shape: tuple[int, ...]) -> str:
 
 def fit_posterior(cosines: np.ndarray, labels: np.ndarray, least: float) -> tuple[float, np.ndarray]:
     """The temperature, at least `least`, and the biases [C] under which the labels are likeliest."""
-    count, classes = cosines.shape
-    own = np.arange(count), labels
-
-    def cost(parameters: np.ndarray) -> tuple[float, np.ndarray]:
-        """The mean log loss and its gradient; convex in the inverse temperature and the biases."""
-        sharpness, bias = parameters[0], parameters[1:]
-        logs = log_softmax(sharpness * cosines + bias, axis=1)
-        value = -logs[own].mean() + RIDGE * (bias @ bias)
-        error = np.exp(logs) / count
-        error[own] -= 1 / count
-        return value, np.concatenate([[(error * cosines).sum()], error.sum(axis=0) + 2 * RIDGE * bias])
-
+    classes = cosines.shape[1]
     start = np.concatenate([[1 / least], np.zeros(classes)])
-    bounds = [(1e-3, 1 / least)] + [(None, None)] * classes
-    found = minimize(cost, start, jac=True, method="L-BFGS-B", bounds=bounds).x
+    bounds = [(LEAST_SHARPNESS, 1 / least)] + [(None, None)] * classes
+    found = minimize(
+        log_loss_and_slope, start, (cosines, labels), jac=True, method="L-BFGS-B", bounds=bounds
+    ).x
     return float(1 / found[0]), found[1:]
+
+
+def log_loss_and_slope(
+    parameters: np.ndarray, cosines: np.ndarray, labels: np.ndarray
+) -> tuple[float, np.ndarray]:
+    """The mean log loss, convex in the parameters: the inverse temperature, then the biases."""
+    sharpness, bias = parameters[0], parameters[1:]
+    own = np.arange(len(labels)), labels
+    logs = log_softmax(sharpness * cosines + bias, axis=1)
+    error = np.exp(logs)
+    error[own] -= 1
+    slope = np.concatenate([[(error * cosines).sum()], error.sum(axis=0)]) / len(labels)
+    slope[1:] += 2 * RIDGE * bias
+    return -logs[own].mean() + RIDGE * (bias @ bias), slope

@@ -26,7 +26,7 @@ class MLP(Encoder):
                 nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def forward(self, vectors: Tensor) -> Tensor:
-        return self.layers(vectors)
+        return self.layers(vectors.to(self.layers[0].weight.dtype))  # type: ignore[arg-type]
 
 
 def mlp(inputs: int) -> MLP:

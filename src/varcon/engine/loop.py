@@ -107,7 +107,7 @@ def fit(
                 if not np.isfinite(row["loss"]):
                     raise RunError(diverged(state, f"the loss is {row['loss']}"))
                 journal.write(row)
-            if epoch_ends and (summaries := record.end_epoch()):
+            if epoch_ends and folder and (summaries := record.end_epoch()):
                 samples.write({"step": state.step, "epoch": progress.epoch, **summaries})
             watch(progress, row)
 
