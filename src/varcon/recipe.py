@@ -39,6 +39,7 @@ class TrainSettings:
     cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16
     seed: int = 0
     checkpoint_seconds: float = 30  # saved at the first epoch's end after this long; 0: at every one's
+    snapshots: tuple[int, ...] = ()  # epochs after which the encoder is kept; 0: as it is before training
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -53,6 +54,12 @@ class TrainSettings:
         for name in ("weight_decay", "warmup_epochs", "seed", "checkpoint_seconds"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"train.{name} is {getattr(self, name)}; it must not be negative")
+        beyond = [epoch for epoch in self.snapshots if not 0 <= epoch <= self.epochs]
+        if beyond:
+            raise InputError(
+                f"train.snapshots has epoch {beyond[0]} and train.epochs is {self.epochs}; "
+                f"choose epochs from 0, which is before training, to {self.epochs}"
+            )
 
 
 @dataclass(frozen=True)

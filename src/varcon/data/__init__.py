@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from varcon.core import Data, InputError, OnProgress
 from varcon.data.arrays import load_digits, load_npz
 from varcon.data.cifar import load_cifar10, load_cifar100
 from varcon.data.folder import load_folder
+from varcon.data.subset import few_per_class
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,8 @@ class DataSettings:
     name: Literal["digits", "cifar10", "cifar100", "folder", "npz"] = "digits"  # which data to read
     path: str = ""  # where it lies: a folder, or the .npz file; digits need none
     image_size: int = 0  # side in pixels; 0: the data's own (folder: the median short side, at most 224)
+    per_class: int = 0  # training images of each class, drawn at random; 0: all. Test images stay as they are
+    per_class_seed: int = 0  # of one seed, the images of a smaller per_class are among those of a larger
 
 
 # Each takes (path, image_size, progress).
@@ -34,4 +37,15 @@ def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
         raise InputError(f"there is no data set {settings.name!r}; choose one of {', '.join(DATASETS)}")
     if settings.image_size < 0:
         raise InputError(f"data.image_size is {settings.image_size}: use 0 for the data's own size")
-    return DATASETS[settings.name](settings.path, settings.image_size, progress)
+    if settings.per_class < 0:
+        raise InputError(f"data.per_class is {settings.per_class}: use 0 for all images of a class")
+    if not 0 <= settings.per_class_seed < 2**32:
+        raise InputError(f"data.per_class_seed is {settings.per_class_seed}; it must lie within 0..2**32-1")
+    data = DATASETS[settings.name](settings.path, settings.image_size, progress)
+    if not settings.per_class:
+        return data
+    try:
+        # Mean and deviation stay those of all images: they tell no label, and every part is then seen alike.
+        return replace(data, train=few_per_class(data.train, settings.per_class, settings.per_class_seed))
+    except InputError as error:
+        raise InputError(f"data.per_class: {error}") from None

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from varcon.augment import draw_views
 from varcon.core import Batch, Data, InputError, Method, Progress, RunError, StepOutput
 from varcon.engine import distributed
+from varcon.engine.checkpoint import save_weights, snapshot_path
 from varcon.engine.interrupt import Interrupted, Request, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -39,7 +40,7 @@ def fit(
     resume: bool,
     watch: Watcher,
 ) -> None:
-    """Trains `method` in place and keeps `folder`'s last.ckpt and metrics.jsonl up to date.
+    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date.
 
     Without a folder it writes nothing, and a signal to stop acts as usual.
     """
@@ -74,6 +75,8 @@ def fit(
     saved = time.monotonic()
     order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
     kept = folder if distributed.is_main() else None
+    if kept and state.step == 0 and 0 in settings.snapshots:
+        save_weights(snapshot_path(kept, 0), method.encoder)
     with (
         Journal(kept and kept / "metrics.jsonl", state.step) as journal,
         Journal(kept and kept / "samples.jsonl", state.step) as samples,
@@ -109,6 +112,10 @@ def fit(
                 journal.write(row)
             if epoch_ends and folder and (summaries := record.end_epoch()):
                 samples.write({"step": state.step, "epoch": progress.epoch, **summaries})
+            # Before any checkpoint of this step: a run that goes on from there would not come by here again.
+            # One that goes on from an earlier step does, and then the file is that of the run it has become.
+            if kept and epoch_ends and progress.epoch in settings.snapshots:
+                save_weights(snapshot_path(kept, progress.epoch), method.encoder)
             watch(progress, row)
 
             asked = stop.number
