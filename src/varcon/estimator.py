@@ -54,7 +54,7 @@ VECTORS: Recipe[VarConSettings] = Recipe(
     augment=AugmentSettings(policy="vectors"),
     encoder=EncoderSettings("mlp"),
     method=METHOD,
-    train=TrainSettings(learning_rate=0.8, weight_decay=1e-2),
+    train=TrainSettings(learning_rate=0.8, weight_decay=2e-2),
 )
 LEAST_STEPS = 200  # of training where `epochs` is not given: small data are gone through more often
 LARGEST_SMALL = 64  # pixels along a side of images that the small stem reads
@@ -73,7 +73,7 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     epochs: passes over the data; None: 40, or more where these would be fewer than 200 steps.
     batch_size: samples in a step, or all of them where there are fewer.
     learning_rate: at batch size 256 and in proportion to `batch_size`; None: 0.4 for images, 0.8 for vectors.
-    weight_decay: None: 0.002 for images, 0.01 for vectors.
+    weight_decay: None: 0.002 for images; for vectors 0.02, and less in proportion to steps beyond 200.
     temperature, epsilon, learn_epsilon: as in a recipe.
     device: "auto" takes a GPU where there is one.
     random_state: None, a number or a numpy RandomState.
@@ -149,16 +149,22 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _recipe(self, count: int) -> Recipe[VarConSettings]:
         base = VECTORS if len(self.sample_shape_) == 1 else IMAGES
         batch = min(self.batch_size, count)
+        steps = max(1, count // max(1, batch))  # of an epoch
         epochs = self.epochs
         if epochs is None:
-            epochs = max(base.train.epochs, math.ceil(LEAST_STEPS / max(1, count // max(1, batch))))
+            epochs = max(base.train.epochs, math.ceil(LEAST_STEPS / steps))
+        decay = self.weight_decay
+        if decay is None:
+            decay = base.train.weight_decay
+            if base is VECTORS:  # a longer training must not forget more
+                decay *= min(1, LEAST_STEPS / max(1, epochs * steps))
         rate = base.train.learning_rate if self.learning_rate is None else self.learning_rate
         train = replace(
             base.train,
             epochs=epochs,
             batch_size=batch,
             learning_rate=rate * self.batch_size / batch if batch > 0 else rate,  # few learn as fast as many
-            weight_decay=base.train.weight_decay if self.weight_decay is None else self.weight_decay,
+            weight_decay=decay,
             warmup_epochs=WARMUP * epochs,
             seed=int(check_random_state(self.random_state).randint(2**31)),
         )
