@@ -2,6 +2,7 @@
 
     import varcon
     loss_fn = varcon.VarConLoss(num_classes=10)       # in your own loop
+    model = varcon.VarConClassifier().fit(X, y)       # as a scikit-learn estimator
     run = varcon.train("recipes/digits/varcon.toml")  # or the whole way
 
 Names are loaded when first used, so that importing varcon costs little beyond torch.
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from varcon.core import InputError as InputError
     from varcon.core import RunError as RunError
     from varcon.criterion import VarConLoss as VarConLoss
+    from varcon.estimator import VarConClassifier as VarConClassifier
+    from varcon.estimator import VarConEmbedding as VarConEmbedding
     from varcon.recipe import Recipe as Recipe
     from varcon.recipe import load_recipe as load_recipe
     from varcon.run import evaluate as evaluate
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "InputError": "varcon.core",
     "RunError": "varcon.core",
+    "VarConClassifier": "varcon.estimator",
+    "VarConEmbedding": "varcon.estimator",
     "VarConLoss": "varcon.criterion",
     "Recipe": "varcon.recipe",
     "load_recipe": "varcon.recipe",
@@ -33,7 +38,18 @@ _HOMES = {
     "report": "varcon.run",
 }
 __version__ = "0.1.0"
-__all__ = ["InputError", "Recipe", "RunError", "VarConLoss", "evaluate", "load_recipe", "report", "train"]
+__all__ = [
+    "InputError",
+    "Recipe",
+    "RunError",
+    "VarConClassifier",
+    "VarConEmbedding",
+    "VarConLoss",
+    "evaluate",
+    "load_recipe",
+    "report",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -39,7 +39,7 @@ from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
-from varcon.evaluations import FURTHER, STANDARD, EvaluateSettings, FurtherSettings
+from varcon.evaluations import FOR_IMAGES, FURTHER, STANDARD, EvaluateSettings, FurtherSettings
 from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
@@ -120,9 +120,11 @@ def evaluate(
             f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
         )
     where = torch.device(pick_device(device))
-    encoder = load_encoder(recipe, weights)
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
+    if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
+        raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")
+    encoder = load_encoder(recipe, weights, data)
     frozen = FrozenEncoder(encoder, data, where, progress, FeatureStore(folder / "features", weights, data))
     tasks: dict[str, tuple[Evaluation, FrozenEncoder]] = {
         "pixels": (settings.knn, raw_pixels(data, where)),
@@ -179,14 +181,15 @@ def build_method(recipe: Recipe[Any], data: Data) -> Method:
     """The recipe's method around its encoder, with weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.train.seed)
-        method = METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, len(data.classes))
+        encoder = recipe.encoder.build(data.train.images.shape[1:])
+        method = METHODS[recipe.method_name](encoder, recipe.method, len(data.classes))
     method.meet_classes(data.classes)
     return method
 
 
-def load_encoder(recipe: Recipe[Any], weights: Path) -> Encoder:
+def load_encoder(recipe: Recipe[Any], weights: Path, data: Data) -> Encoder:
     with torch.device("meta"):  # no first weights: the trained ones take their place
-        encoder = recipe.encoder.build()
+        encoder = recipe.encoder.build(data.train.images.shape[1:])
     load_weights(weights, encoder)
     return encoder
 
@@ -200,7 +203,7 @@ def open_snapshot(
     progress: OnProgress | None,
 ) -> FrozenEncoder:
     """The encoder as it was after this epoch; its features are not kept, of which there would be many."""
-    return FrozenEncoder(load_encoder(recipe, snapshot_path(folder, epoch)), data, device, progress)
+    return FrozenEncoder(load_encoder(recipe, snapshot_path(folder, epoch), data), data, device, progress)
 
 
 def run_name(recipe: Path) -> str:
