@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from varcon.evaluations.transfer import MEASURED_BY, plain_name
 from varcon.reproduce import paper
 from varcon.reproduce.entries import Column, Compared, Content, Entry, Reading, Within
@@ -61,38 +63,44 @@ def main_table(setup: Setup) -> list[Entry]:
 # Our encoders and augmentations in the places of the paper's, by scale; "": the recipe's own.
 ENCODERS = {
     "smoke": {"ResNet-50": {}, "ResNet-101": {"encoder.stem": "imagenet"}},
-    "small": {"ResNet-50": {}, "ResNet-101": {"encoder.name": "resnet34"}},
+    "small": {
+        "ResNet-50": {},
+        "ResNet-101": {"encoder.name": "resnet34"},
+        "ViT-Base": {"encoder.name": "vit_tiny"},
+    },
     "paper": {
         "ResNet-50": {},
         "ResNet-101": {"encoder.name": "resnet101"},
         "ResNet-200": {"encoder.name": "resnet200"},
+        "ViT-Base": {"encoder.name": "vit_base"},
     },
 }
-AUGMENTATIONS = {"SimAugment": {}, "crop and flip": {"augment.policy": "crop-flip"}}
+AUGMENTATIONS: dict[str, dict[str, Any]] = {
+    "SimAugment": {},
+    "AutoAugment": {"augment.policy": "auto"},
+    "StackedRandAugment": {"augment.policy": "stacked-rand"},
+}
 
 
 def adaptability(setup: Setup) -> list[Entry]:
     """Rows of our own settings, each with the paper's row in whose place it stands."""
     entries = []
     encoders = ENCODERS[setup.scale.name]
-    for encoder, chosen in encoders.items():
-        for augmentation, policy in AUGMENTATIONS.items():
-            for loss, method in reversed(RIVALS.items()):
-                runs = Runs(method, {**chosen, **policy})
-                recipe = setup.recipe(runs)
-                name = recipe.encoder.name + (" with imagenet stem" if "encoder.stem" in chosen else "")
-                role = "" if name == encoder.lower().replace("-", "") else f" in place of {encoder}"
-                row = f"{loss}, {name}{role}, {augmentation}"
-                values = paper.ADAPTABILITY.get(f"{loss}, {encoder}, {augmentation}", [None, None])
-                for title, score, value in zip(("top-1", "top-5"), ("last", "top5"), values, strict=True):
-                    entries.append(
-                        Entry(row, f"{LINEAR} {title}", Reading(runs, "linear", score), paper=value)
-                    )
-    ours = {f"{encoder}, {augmentation}" for encoder in encoders for augmentation in AUGMENTATIONS}
-    for row, values in paper.ADAPTABILITY.items():
-        if row.split(", ", 1)[1] not in ours:
-            for title, value in zip(("top-1", "top-5"), values, strict=True):
-                entries.append(Entry(f"{row} (the paper's)", f"{LINEAR} {title}", paper=value))
+    for published, values in paper.ADAPTABILITY.items():
+        loss, encoder, augmentation = published.split(", ")
+        row, runs = f"{published} (the paper's)", None
+        if encoder in encoders:
+            policy = AUGMENTATIONS[augmentation]
+            if policy.get("augment.policy") == "auto" and setup.scale.name == "paper":
+                policy = {**policy, "augment.auto": "imagenet"}
+            runs = Runs(RIVALS[loss], {**encoders[encoder], **policy})
+            name: str = setup.recipe(runs).encoder.name
+            name += " with imagenet stem" if "encoder.stem" in encoders[encoder] else ""
+            same = name.replace("_", "") == encoder.lower().replace("-", "")
+            row = f"{loss}, {name}{'' if same else f' in place of {encoder}'}, {augmentation}"
+        for title, score, value in zip(("top-1", "top-5"), ("last", "top5"), values, strict=True):
+            reading = Reading(runs, "linear", score) if runs else None
+            entries.append(Entry(row, f"{LINEAR} {title}", reading, paper=value))
     return entries
 
 
