@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from scipy.optimize import check_grad
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, load_wine, make_classification
 from sklearn.linear_model import LogisticRegression
@@ -23,7 +22,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from varcon import VarConClassifier, VarConEmbedding
 from varcon.augment import AugmentSettings
 from varcon.core import InputError
-from varcon.estimator import fit_posterior, log_loss_and_slope
 
 # It asks for the array API of other libraries, which no torch module reads, and skips itself where scipy's
 # is switched off.
@@ -156,29 +154,6 @@ def test_the_posterior_is_the_softmax_of_cosines_to_the_class_means(on_wine, win
         ]
         np.testing.assert_allclose(chances, np.array(powers) / sum(powers), atol=1e-9)
     assert np.array_equal(on_wine.predict(test), on_wine.classes_[on_wine.predict_proba(test).argmax(axis=1)])
-
-
-def test_temperature_and_biases_are_found_again():
-    generator = np.random.default_rng(0)
-    cosines = generator.uniform(-1, 1, (20000, 3))
-    bias = np.array([0.8, -0.2, -0.6])
-    labels = (cosines / 0.4 + bias + generator.gumbel(size=cosines.shape)).argmax(axis=1)
-    temperature, found = fit_posterior(cosines, labels, least=0.1)
-    assert temperature == pytest.approx(0.4, rel=0.05)
-    np.testing.assert_allclose(found - found.mean(), bias, atol=0.08)
-    assert fit_posterior(cosines, cosines.argmax(axis=1), least=0.1)[0] == pytest.approx(0.1)
-
-
-def test_the_log_losss_slope():
-    generator = np.random.default_rng(0)
-    cosines, labels = generator.uniform(-1, 1, (30, 4)), generator.integers(0, 4, 30)
-    point = generator.normal(size=5) + 3
-    error = check_grad(
-        lambda p: log_loss_and_slope(p, cosines, labels)[0],
-        lambda p: log_loss_and_slope(p, cosines, labels)[1],
-        point,
-    )
-    assert error < 1e-6
 
 
 def test_chances_are_calibrated():

@@ -17,8 +17,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.multiclass import check_classification_targets
@@ -42,6 +41,7 @@ from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
 from varcon.layers import ProjectionHead, unit
 from varcon.methods.varcon import VarConSettings
+from varcon.posterior import fit_posterior
 from varcon.recipe import DIGITS, Recipe, TrainSettings
 from varcon.run import build_method, memory_errors, no_watcher, pick_device
 
@@ -59,8 +59,6 @@ VECTORS: Recipe[VarConSettings] = Recipe(
 LEAST_STEPS = 200  # of training where `epochs` is not given: small data are gone through more often
 LARGEST_SMALL = 64  # pixels along a side of images that the small stem reads
 WARMUP = 0.05  # of the epochs
-RIDGE = 1e-4  # on the posterior's biases, which only their differences determine
-LEAST_SHARPNESS = 1e-3  # inverse of the highest temperature
 VIEWS = 4  # of each training sample to which the posterior's temperature and weights are fitted
 
 
@@ -309,28 +307,3 @@ def dimensions(X: Any) -> int:
 
 def shown(shape: tuple[int, ...]) -> str:
     return f"{shape[-2]} x {shape[-1]}"
-
-
-def fit_posterior(cosines: np.ndarray, labels: np.ndarray, least: float) -> tuple[float, np.ndarray]:
-    """The temperature, at least `least`, and the biases [C] under which the labels are likeliest."""
-    classes = cosines.shape[1]
-    start = np.concatenate([[1 / least], np.zeros(classes)])
-    bounds = [(LEAST_SHARPNESS, 1 / least)] + [(None, None)] * classes
-    found = minimize(
-        log_loss_and_slope, start, (cosines, labels), jac=True, method="L-BFGS-B", bounds=bounds
-    ).x
-    return float(1 / found[0]), found[1:]
-
-
-def log_loss_and_slope(
-    parameters: np.ndarray, cosines: np.ndarray, labels: np.ndarray
-) -> tuple[float, np.ndarray]:
-    """The mean log loss, convex in the parameters: the inverse temperature, then the biases."""
-    sharpness, bias = parameters[0], parameters[1:]
-    own = np.arange(len(labels)), labels
-    logs = log_softmax(sharpness * cosines + bias, axis=1)
-    error = np.exp(logs)
-    error[own] -= 1
-    slope = np.concatenate([[(error * cosines).sum()], error.sum(axis=0)]) / len(labels)
-    slope[1:] += 2 * RIDGE * bias
-    return -logs[own].mean() + RIDGE * (bias @ bias), slope
