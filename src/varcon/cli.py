@@ -23,6 +23,7 @@ from varcon import run, runs
 from varcon import sweep as grids
 from varcon.arguments import Compare, Demo, Evaluate, Report, Sweep, Train
 from varcon.core import Findings, InputError, RunError
+from varcon.deploy import commands as deployment
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import (
@@ -47,6 +48,10 @@ varcon: variational supervised contrastive learning
   varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
   varcon compare RECIPE       train several methods under one budget and tabulate them
   varcon sweep RECIPE         train every combination of given settings and tabulate them
+  varcon predict RUN IMAGE    tell the classes of images with a trained run
+  varcon embed RUN FOLDER     write the features of a folder of images to a file
+  varcon search RUN IMAGE     find the images of a folder that are most like given ones
+  varcon export RUN           write a run's model as safetensors, onnx, pt2 or for the hub
 
 Each command explains itself with --help. Recipes are in the folder recipes/.
 """
@@ -297,4 +302,5 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "report": report,
     "compare": compare,
     "sweep": sweep,
+    **deployment.VERBS,
 }
