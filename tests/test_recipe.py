@@ -60,6 +60,11 @@ def test_json_round_trip(tmp_path):
         ("[train]\nepochs = 2.5", r"train.epochs is 2.5; it must be of type int"),
         ("[train]\nepochs = true", r"train.epochs is True; it must be of type int"),
         ("[train]\nepochs = 0", r"train.epochs is 0; it must be at least 1"),
+        (
+            "[train]\nepochs = 4\nsnapshots = [0, 4, 5]",
+            r"train.snapshots has epoch 5 and train.epochs is 4; choose epochs from 0, .* to 4",
+        ),
+        ("[train]\nsnapshots = [-1]", r"train.snapshots has epoch -1 and train.epochs is 40; choose"),
         ("[train]\nlearning_rate = -1", r"train.learning_rate is -1.0; it must be above 0"),
         ("[train]\nprecision = 'fp61'", r"train.precision is 'fp61'; did you mean 'fp16'"),
         ("[train]\ncompile = 1", r"train.compile is 1; it must be of type bool"),

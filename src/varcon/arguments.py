@@ -41,7 +41,7 @@ class Evaluate:
     only: str = "standard"
     """evaluations, separated by commas: pixels, knn, linear, rank, classifier and map2d, together standard;
     with centroid, logistic, fewshot, clustering, similarity, temperature, calibration, outliers and
-    robustness, together all; or real, transfer, finetune"""
+    robustness, together all; or real, transfer, finetune and maps"""
     target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
     """a data set to transfer to, or to fine-tune on, by its name and folder; may be given several times"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None

@@ -37,6 +37,9 @@ class Split:
     def to(self, device: Any) -> Split:
         return Split(self.images.to(device), self.labels.to(device))
 
+    def part(self, places: Tensor) -> Split:
+        return Split(self.images[places], self.labels[places])
+
 
 @dataclass
 class Data:

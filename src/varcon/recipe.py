@@ -31,7 +31,9 @@ class TrainSettings:
     batch_size: int = 128  # images per step, over all processes
     learning_rate: float = 0.4  # at batch size 256; scaled in proportion to the batch size
     momentum: float = 0.9
+    nesterov: bool = False  # look ahead along the momentum
     weight_decay: float = 2e-3  # spares biases, norms and epsilon
+    average: float = 0.0  # momentum of a moving average of the weights, which is then what is kept; 0: none
     warmup_epochs: float = 2  # of linear growth before the cosine
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
@@ -39,6 +41,7 @@ class TrainSettings:
     cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16
     seed: int = 0
     checkpoint_seconds: float = 30  # saved at the first epoch's end after this long; 0: at every one's
+    snapshots: tuple[int, ...] = ()  # epochs after which the encoder is kept; 0: as it is before training
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):
@@ -46,13 +49,24 @@ class TrainSettings:
                 raise InputError(f"train.{name} is {getattr(self, name)}; it must be at least 1")
         if not self.learning_rate > 0:
             raise InputError(f"train.learning_rate is {self.learning_rate}; it must be above 0")
-        if not 0 <= self.momentum < 1:
-            raise InputError(f"train.momentum is {self.momentum}; it must lie in [0, 1)")
+        for name in ("momentum", "average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"train.{name} is {getattr(self, name)}; it must lie in [0, 1)")
+        if self.nesterov and not self.momentum:
+            raise InputError(
+                "train.nesterov looks ahead along the momentum, which is 0; raise train.momentum"
+            )
         if self.seed >= 2**32:
             raise InputError(f"train.seed is {self.seed}; it must be below 2**32")
         for name in ("weight_decay", "warmup_epochs", "seed", "checkpoint_seconds"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"train.{name} is {getattr(self, name)}; it must not be negative")
+        beyond = [epoch for epoch in self.snapshots if not 0 <= epoch <= self.epochs]
+        if beyond:
+            raise InputError(
+                f"train.snapshots has epoch {beyond[0]} and train.epochs is {self.epochs}; "
+                f"choose epochs from 0, which is before training, to {self.epochs}"
+            )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The verbs: train, evaluate, report. Each reads as what it does; the rooms do the work.
 
-A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors, features/, findings/ and
-report.html.
+A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors and its snapshots, features/,
+findings/ and report.html.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,20 @@ import torch
 from torch import nn
 
 import varcon
-from varcon.core import Data, Evaluation, Findings, InputError, Method, OnProgress, Progress, RunError
+from varcon.core import (
+    Data,
+    Encoder,
+    Evaluation,
+    Findings,
+    InputError,
+    Method,
+    OnProgress,
+    Progress,
+    RunError,
+)
 from varcon.data import load
 from varcon.engine import distributed
-from varcon.engine.checkpoint import load_weights, save_weights
+from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
@@ -33,7 +44,9 @@ from varcon.evaluations import FURTHER, STANDARD, EvaluateSettings, FurtherSetti
 from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
+from varcon.evaluations.maps import SnapshotMaps
 from varcon.evaluations.rank import Rank
+from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
 from varcon.files import replacing, write_json
 from varcon.methods import METHODS
@@ -108,9 +121,7 @@ def evaluate(
             f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
         )
     where = torch.device(pick_device(device))
-    with torch.device("meta"):  # no first weights: the trained ones take their place
-        encoder = recipe.encoder.build()
-    load_weights(weights, encoder)
+    encoder = load_encoder(recipe, weights)
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
     frozen = FrozenEncoder(encoder, data, where, progress, FeatureStore(folder / "features", weights, data))
@@ -126,11 +137,23 @@ def evaluate(
         layer = layer.to(where)
         tasks["classifier"] = (OwnClassifier(layer), frozen)
         tasks["classifier-calibration"] = (ClassifierCalibration(layer, further.calibration), frozen)
+    results: dict[str, Findings] = {}
+
+    def once(name: str) -> Evaluation:
+        """An evaluation of those above, which is not made again where it has just been."""
+        return lambda encoder, data: results[name] if name in results else tasks[name][0](encoder, data)
+
+    classifiers = {name: once(name) for name in ("knn", settings.linear.name, "classifier") if name in tasks}
     tasks |= {name: (getattr(further, name), frozen) for name in FURTHER}
+    tasks["real"] = (RealAccuracy(further.real, classifiers), frozen)
+    earlier = {
+        epoch: partial(open_snapshot, folder, epoch, recipe, data, where, progress)
+        for epoch in sorted({*recipe.train.snapshots} - {recipe.train.epochs})  # which the encoder is
+    }
+    tasks["maps"] = (SnapshotMaps(further.maps, earlier, recipe.train.epochs), frozen)
     tasks["map2d"] = (settings.map2d, frozen)  # the slowest last: the numbers are there before the picture
     also = {"linear": settings.linear.name, "calibration": "classifier-calibration"}
     wanted = {*only, *(also[name] for name in only if name in also)}
-    results = {}
     for name, (evaluation, what) in tasks.items():
         if name in wanted:
             began = time.perf_counter()
@@ -160,6 +183,25 @@ def build_method(recipe: Recipe[Any], data: Data) -> Method:
         method = METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, len(data.classes))
     method.meet_classes(data.classes)
     return method
+
+
+def load_encoder(recipe: Recipe[Any], weights: Path) -> Encoder:
+    with torch.device("meta"):  # no first weights: the trained ones take their place
+        encoder = recipe.encoder.build()
+    load_weights(weights, encoder)
+    return encoder
+
+
+def open_snapshot(
+    folder: Path,
+    epoch: int,
+    recipe: Recipe[Any],
+    data: Data,
+    device: torch.device,
+    progress: OnProgress | None,
+) -> FrozenEncoder:
+    """The encoder as it was after this epoch; its features are not kept, of which there would be many."""
+    return FrozenEncoder(load_encoder(recipe, snapshot_path(folder, epoch)), data, device, progress)
 
 
 def run_name(recipe: Path) -> str:
@@ -281,7 +323,8 @@ def read_findings(folder: Path, settings: EvaluateSettings) -> dict[str, Finding
 
 
 def settings_of(evaluation: Any) -> dict[str, Any]:
-    return dataclasses.asdict(evaluation) if hasattr(evaluation, "__dataclass_fields__") else {}
+    settings = getattr(evaluation, "settings", evaluation)  # of one that was given more than settings
+    return dataclasses.asdict(settings) if hasattr(settings, "__dataclass_fields__") else {}
 
 
 def write_findings(folder: Path, name: str, findings: Findings, evaluation: Any, seconds: float) -> None:

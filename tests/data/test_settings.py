@@ -1,12 +1,17 @@
 import sys
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import get_args, get_type_hints
 
+import numpy as np
 import pytest
+import torch
 
 import varcon
 from varcon.core import InputError
 from varcon.data import DATASETS, DataSettings, load
+from varcon.data.subset import few_per_class
 
 
 def test_every_name_has_a_loader() -> None:
@@ -33,6 +38,54 @@ def test_negative_size() -> None:
 def test_empty_path(name: str) -> None:
     with pytest.raises(InputError, match=r"data\.path is empty: set it to"):
         load(DataSettings(name=name))  # type: ignore[arg-type]
+
+
+def test_few_training_images_of_each_class(tmp_path: Path) -> None:
+    """By every loader alike: the same test images, statistics and classes, a part of the training images."""
+    whole = load(DataSettings())
+    pixels = {
+        f"{name}_images": split.images.permute(0, 2, 3, 1).numpy()
+        for name, split in (("train", whole.train), ("test", whole.test))
+    }
+    labels = {"train_labels": whole.train.labels.numpy(), "test_labels": whole.test.labels.numpy()}
+    np.savez(tmp_path / "digits.npz", **pixels, **labels)
+    seen = []
+    for settings in (DataSettings(), DataSettings("npz", str(tmp_path / "digits.npz"))):
+        few = load(replace(settings, per_class=7))
+        assert few.train.labels.bincount().tolist() == [7] * 10
+        expected = few_per_class(whole.train, 7, 0)
+        assert torch.equal(few.train.images, expected.images)
+        assert torch.equal(few.test.images, whole.test.images)
+        assert (few.mean, few.std) == (load(settings).mean, load(settings).std)
+        other = load(replace(settings, per_class=7, per_class_seed=1))
+        assert not torch.equal(other.train.images, few.train.images)
+        seen.append(few)
+    assert seen[0].classes == whole.classes
+
+
+def test_training_images_stand_in_for_the_test_images() -> None:
+    whole, held = load(DataSettings()), load(DataSettings(held_out=0.1))
+    assert len(held.train) + len(held.test) == len(whole.train)
+    shares = held.test.labels.bincount() / whole.train.labels.bincount()
+    assert shares.tolist() == pytest.approx([0.1] * 10, abs=0.005)
+    rows = torch.cat([held.train.images, held.test.images]).flatten(1)
+    assert torch.equal(rows.unique(dim=0), whole.train.images.flatten(1).unique(dim=0))
+    few = load(DataSettings(held_out=0.1, per_class=3))
+    assert len(few.train) == 30 and torch.equal(few.test.images, held.test.images)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"held_out": 1.0}, r"data\.held_out is 1\.0; it is a share"),
+        ({"per_class": -1}, r"data\.per_class is -1: use 0 for all"),
+        ({"per_class": 1, "per_class_seed": -1}, r"data\.per_class_seed is -1; it must lie within"),
+        ({"per_class": 200}, r"data\.per_class: 200 images .* class \d has 1\d\d; ask for fewer"),
+    ],
+)
+def test_fewer_images_than_that(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load(DataSettings(**settings))  # type: ignore[arg-type]
 
 
 def test_import_needs_neither_pillow_nor_sklearn(monkeypatch: pytest.MonkeyPatch) -> None:

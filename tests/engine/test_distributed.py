@@ -29,6 +29,7 @@ def test_training_starts_under_torchrun(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     recipe = Path(__file__).parents[2] / "recipes/digits/varcon.toml"
     flags = ["--train.epochs", "1", "--train.batch-size", "256", "--train.device", "cpu"]
+    flags += ["--train.snapshots", "0", "1"]
     done = subprocess.run(
         [*command, "-m", "varcon", "train", str(recipe), "--out", str(tmp_path / "run"), *flags],
         capture_output=True,
@@ -36,6 +37,8 @@ def test_training_starts_under_torchrun(tmp_path):
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "run/encoder.safetensors").exists()
+    trained, untrained = (tmp_path / f"run/encoder-epoch000{epoch}.safetensors" for epoch in (1, 0))
+    assert (tmp_path / "run/encoder.safetensors").read_bytes() == trained.read_bytes()
+    assert trained.read_bytes() != untrained.read_bytes()
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 1
     assert len(torch.load(tmp_path / "run/last.ckpt", weights_only=True)["generators"]) == 2

@@ -10,12 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from varcon import Recipe, run
 from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
 from varcon.engine.interrupt import Interrupted
 from varcon.engine.loop import epoch_order
+from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
 
 QUICK = TrainSettings(epochs=4, batch_size=256, device="cpu", warmup_epochs=1)
@@ -74,6 +76,66 @@ def test_a_signal_saves_and_resuming_ends_at_the_same_bytes(whole, tmp_path, num
     assert weights(folder) == weights(whole)
     assert [row["step"] for row in rows(folder)] == [5, 10, 15, 20]
     assert signal.getsignal(number) is not None
+
+
+def snapshots(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("encoder-*")}
+
+
+def test_snapshots_are_the_encoder_at_their_epochs(whole, tmp_path):
+    """Without changing what is trained, and the same after stops within, at and after their epochs."""
+    kept = recipe(snapshots=(2, 0, 4))
+    straight = run.train(kept, tmp_path / "straight")
+    found = snapshots(straight)
+    assert set(found) == {f"encoder-epoch000{epoch}.safetensors" for epoch in (0, 2, 4)}
+    assert found["encoder-epoch0004.safetensors"] == weights(straight) == weights(whole)
+    untrained = run.build_method(kept, load(kept.data)).encoder.state_dict()
+    first = load_file(straight / "encoder-epoch0000.safetensors")
+    assert first.keys() == untrained.keys()
+    assert all(torch.equal(first[name], untrained[name]) for name in untrained)
+
+    folder = tmp_path / "stopped"
+    for step in (3, 10, 12):
+        with pytest.raises(Interrupted):
+            run.train(kept, folder, resume=True, watch=stop_at(step, signal.SIGTERM))
+        if step == 10:  # the end of the second epoch
+            assert set(snapshots(folder)) == set(found) - {"encoder-epoch0004.safetensors"}
+            saved = torch.load(folder / "last.ckpt", weights_only=True)["method"]
+            for name, value in load_file(folder / "encoder-epoch0002.safetensors").items():
+                assert torch.equal(value, saved[f"encoder.{name}"])
+    with pytest.raises(InputError, match=r"begun with train\.snapshots = \(2, 0, 4\) and cannot go on"):
+        run.train(recipe(snapshots=(2, 0)), folder, resume=True)
+    run.train(kept, folder, resume=True)
+    assert snapshots(folder) == found
+    assert weights(folder) == weights(whole)
+
+
+def test_a_snapshot_past_the_checkpoint_is_made_again(tmp_path):
+    """A run killed after a snapshot and before its next checkpoint repeats those epochs."""
+    kept = recipe(snapshots=(1, 2))
+    expected = snapshots(run.train(kept, tmp_path / "straight"))
+    folder = tmp_path / "killed"
+    with pytest.raises(Interrupted):
+        run.train(kept, folder, watch=stop_at(5, signal.SIGTERM))
+
+    def fail(progress, row):
+        if progress.step == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.train(kept, folder, resume=True, watch=fail)
+    assert torch.load(folder / "last.ckpt", weights_only=True)["step"] == 5
+    assert snapshots(folder) == expected
+    (folder / "encoder-epoch0002.safetensors").write_bytes(b"of a branch that was left")
+    run.train(kept, folder, resume=True)
+    assert snapshots(folder) == expected
+
+
+@pytest.mark.parametrize("name", ["moco", "ce"])  # with a teacher, with a classifier
+def test_snapshots_of_other_methods_hold_what_the_encoder_file_holds(name, tmp_path):
+    other = replace(recipe(epochs=1, snapshots=(1,)), method=METHODS[name].Settings())
+    folder = run.train(other, tmp_path / "run")
+    assert snapshots(folder) == {"encoder-epoch0001.safetensors": weights(folder)}
 
 
 def test_three_kills_and_resumes_end_at_the_same_bytes(tmp_path):

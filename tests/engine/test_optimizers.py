@@ -52,20 +52,22 @@ def test_rate_grows_linearly_then_follows_the_cosine():
     assert rates[20:] == pytest.approx([peak * (1 + math.cos(math.pi * i / 80)) / 2 for i in range(81)])
 
 
-def test_sgd_with_momentum_and_decay_by_hand():
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_with_momentum_and_decay_by_hand(nesterov):
     class Point(Method):
         def __init__(self):
             super().__init__(nn.Identity(), None, 1)
             self.weight = nn.Parameter(torch.tensor([[1.0]], dtype=torch.float64))
 
     method = Point()
-    optimizer = build_optimizer(method, TrainSettings(weight_decay=0.1, momentum=0.9))
+    optimizer = build_optimizer(method, TrainSettings(weight_decay=0.1, momentum=0.9, nesterov=nesterov))
     position, velocity = 1.0, 0.0
     for step in range(5):
         set_learning_rate(optimizer, rate := 0.1 / (step + 1))
         (method.weight**3).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        velocity = 0.9 * velocity + 3 * position**2 + 0.1 * position
-        position -= rate * velocity
+        gradient = 3 * position**2 + 0.1 * position
+        velocity = 0.9 * velocity + gradient
+        position -= rate * (gradient + 0.9 * velocity if nesterov else velocity)
         assert method.weight.item() == pytest.approx(position, rel=1e-12)

@@ -1,14 +1,14 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from torch import nn
 
 from varcon.core import Data, InputError, Split
 from varcon.data import DataSettings, load
 from varcon.evaluations import knn
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
-from varcon.evaluations.knn import KNN, knn_votes
+from varcon.evaluations.knn import KNN, knn_votes, largest, nearest
 
 CPU = torch.device("cpu")
 
@@ -70,6 +70,38 @@ def test_parts_of_any_size_give_the_same_votes(generator, monkeypatch):
         parts = knn_votes(queries, bank, labels, 4, [2, 7], temperature=0.2)
         for k in (2, 7):
             torch.testing.assert_close(parts[k], whole[k], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bank_size", [2000, 2017, 2047, 2048])  # with and without an unfilled group
+@pytest.mark.parametrize("k", [1, 7, 30, 31, 32, 33, 100])  # by groups; from 32 on by a plain search
+def test_neighbours_equal_scikit_learns(generator, bank_size, k):
+    bank, queries = (torch.randn(n, 12, generator=generator, dtype=torch.float64) for n in (bank_size, 50))
+    similarity, neighbours = nearest(queries, bank, k)
+    model = NearestNeighbors(n_neighbors=k, metric="cosine", algorithm="brute").fit(bank.numpy())
+    distances, expected = model.kneighbors(queries.numpy())
+    assert (neighbours.numpy() == expected).all()
+    np.testing.assert_allclose(similarity.numpy(), 1 - distances, atol=1e-12)
+
+
+def test_equal_similarities_and_the_lowest(generator):
+    """Many equals, and more neighbours than have anything in common with the query."""
+    rows = torch.randint(-3, 4, (40, 6400), generator=generator).float()
+    rows[0] = -1
+    rows[1, 100:] = -1
+    rows[2, 5::32] = 5  # one in every group: more groups than are looked through
+    for k in (1, 50, 100):
+        values, places = largest(rows, k)
+        assert torch.equal(values, rows.sort(dim=1, descending=True).values[:, :k])
+        assert torch.equal(rows.gather(1, places), values)
+        assert all(len(row.unique()) == k for row in places)
+    bank = torch.cat([torch.eye(3).repeat(400, 1), -torch.eye(3).repeat(400, 1)])
+    similarity, neighbours = nearest(torch.eye(3), bank, 20)
+    assert (similarity == 1).all()
+    assert (neighbours % 3 == torch.arange(3)[:, None]).all()
+    assert (neighbours < 1200).all()
+    similarity, neighbours = nearest(torch.eye(3), bank, 2400)  # all of them, and none from beyond
+    assert (neighbours.sort(dim=1).values == torch.arange(2400)).all()
+    assert similarity.min() == -1
 
 
 def tiny(images=6):

@@ -5,7 +5,7 @@ from sklearn.linear_model import LogisticRegression
 from varcon.core import InputError
 from varcon.data import DataSettings, load
 from varcon.evaluations.frozen import raw_pixels
-from varcon.evaluations.linear import LinearProbe
+from varcon.evaluations.linear import LinearProbe, TrainedLinear
 
 CPU = torch.device("cpu")
 
@@ -32,6 +32,8 @@ def test_last_and_best_come_from_the_curve(digits):
     assert findings.scores["best"] == curve.max()
     assert curve[int(findings.scores["best_epoch"]) - 1] == curve.max()
     assert findings.scores["top5"] >= findings.scores["last"]
+    hits = findings.arrays["predictions"] == digits.test.labels.numpy()
+    assert findings.scores["last"] == pytest.approx(100 * hits.mean())
 
 
 def test_same_seed_same_curve(digits):
@@ -41,6 +43,17 @@ def test_same_seed_same_curve(digits):
     )
     assert (first == second).all()
     assert (first != other).any()
+
+
+def test_the_rate_is_cut_after_shares_of_the_rounds(digits):
+    features, labels = raw_pixels(digits, CPU).features(digits.train), digits.train.labels
+    classifier = TrainedLinear(features, 10, 5.0, 20, 3, torch.Generator().manual_seed(0))
+    rates = []
+    for part in torch.arange(60).split(1):
+        rates.append(classifier.optimizer.param_groups[0]["lr"])
+        classifier.train([part], features.__getitem__, labels)
+    expected = [5.0] * 36 + [1.0] * 9 + [0.2] * 9 + [0.04] * 6  # after 12, 15 and 18 rounds of 3 steps
+    assert rates == pytest.approx(expected)
 
 
 def test_augmented_images_are_encoded_anew(digits):

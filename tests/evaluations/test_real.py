@@ -11,7 +11,8 @@ from varcon.data import DataSettings, load
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import raw_pixels
 from varcon.evaluations.knn import KNN, knn_votes
-from varcon.evaluations.real import ReaL, real_accuracy
+from varcon.evaluations.linear import LinearProbe
+from varcon.evaluations.real import ReaL, RealAccuracy, real_accuracy
 
 CPU = torch.device("cpu")
 
@@ -50,15 +51,27 @@ def by_hand(predictions, lists):
     return 100 * right / judged, judged
 
 
-def test_neighbours_votes_equal_a_loop(digits, file):
+def test_every_classifiers_predictions_equal_a_loop(digits, file):
     frozen = raw_pixels(digits, CPU)
-    findings = ReaL(str(file), knn=KNN(k=3))(frozen, digits)
+    classifiers = {"knn": KNN(k=3), "linear": LinearProbe(epochs=3)}
+    findings = RealAccuracy(ReaL(str(file)), classifiers)(frozen, digits)
     train, test = frozen.features(digits.train), frozen.features(digits.test)
     votes = knn_votes(test, train, digits.train.labels, 10, [3], 0.07)[3]
     expected, judged = by_hand(votes.argmax(dim=1).tolist(), reassessed(digits.test.labels))
-    assert findings.scores == {"top1": pytest.approx(expected), "judged": judged, "left_out": 500 - judged}
-    assert ReaL(str(file)).judge(votes, digits).scores == findings.scores  # scores of classes do as well
-    assert ReaL(str(file)).judge(votes.argmax(dim=1).numpy(), digits).scores == findings.scores
+    probe = classifiers["linear"](frozen, digits)
+    by_probe, _ = by_hand(probe.arrays["predictions"].tolist(), reassessed(digits.test.labels))
+    assert findings.scores == {
+        "judged": judged,
+        "left_out": 500 - judged,
+        "knn_top1": pytest.approx(expected),
+        "linear_top1": pytest.approx(by_probe),
+    }
+    assert set(findings.arrays) == {"judged"} | {
+        f"{name}_{what}" for name in classifiers for what in ("predictions", "hits")
+    }
+    alone = ReaL(str(file)).judge(votes, digits).scores  # scores of classes do as well
+    assert alone == {"top1": pytest.approx(expected), "judged": judged, "left_out": 500 - judged}
+    assert ReaL(str(file)).judge(votes.argmax(dim=1).numpy(), digits).scores == alone
 
 
 def test_a_linear_classifiers_predictions(digits, file):
@@ -99,12 +112,12 @@ def test_files_that_do_not_fit(digits, tmp_path, content, message):
     path = tmp_path / "real.json"
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
-        ReaL(str(path))(raw_pixels(digits, CPU), digits)
+        RealAccuracy(ReaL(str(path)), {})(raw_pixels(digits, CPU), digits)
 
 
 def test_files_that_are_none(digits, tmp_path):
     with pytest.raises(InputError, match=r"real\.labels is empty"):
-        ReaL()(raw_pixels(digits, CPU), digits)
+        RealAccuracy(ReaL(), {})(raw_pixels(digits, CPU), digits)
     with pytest.raises(InputError, match=r"cannot be opened .*; correct real\.labels"):
         ReaL(str(tmp_path / "absent.json")).judge(np.zeros(500), digits)
     (tmp_path / "broken.json").write_bytes(b"\xff[[")

@@ -1,15 +1,20 @@
 """Which evaluations are chosen, and with what."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import varcon
-from varcon import InputError, Recipe
+from varcon import InputError, Recipe, run
 from varcon.cli import main
 from varcon.data import DataSettings
 from varcon.evaluations import FURTHER, STANDARD, FurtherSettings, chosen_evaluations
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.evaluations.linear import LinearProbe
+from varcon.evaluations.real import ReaL
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
 
@@ -17,7 +22,7 @@ from varcon.recipe import TrainSettings
 def test_names_stand_for_evaluations():
     assert chosen_evaluations("") == chosen_evaluations("standard") == STANDARD
     assert chosen_evaluations("knn, clustering,knn") == ("knn", "clustering")
-    everything = set(chosen_evaluations("all,transfer,finetune,real"))
+    everything = set(chosen_evaluations("all,transfer,finetune,real,maps"))
     assert everything == {*STANDARD, *FURTHER}
     with pytest.raises(InputError, match=r"there is no evaluation 'clusterin'; choose from pixels, knn"):
         chosen_evaluations("clusterin")
@@ -74,6 +79,38 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
     assert "V-measure" in (finished_run / "report.html").read_text()
 
 
+def test_reassessed_labels_judge_every_classifier_of_a_run(finished_run, tmp_path, monkeypatch):
+    """Those just found are not found again; the run's own classifier is judged where it has one."""
+    labels = tmp_path / "real.json"
+    labels.write_text(json.dumps([[1], [0]] * 24))
+    recipe = run.stored_recipe(finished_run)
+    own = varcon.train(replace(recipe, method=METHODS["ce"].Settings()), tmp_path / "ce")
+    further = FurtherSettings(real=ReaL(str(labels)))
+    probes = []
+    monkeypatch.setattr(LinearProbe, "__call__", counted(LinearProbe.__call__, probes))
+    for folder, only, expected in (
+        (finished_run, ("real",), {"knn_top1", "linear_top1"}),
+        (own, ("linear", "real"), {"knn_top1", "linear_top1", "classifier_top1"}),
+    ):
+        probes.clear()
+        found = varcon.evaluate(folder, device="cpu", only=only, further=further)
+        assert set(found["real"].scores) == expected | {"judged", "left_out"}
+        assert set(found) == set(only)
+        assert len(probes) == 1
+        predictions = found["real"].arrays["linear_predictions"]
+        truth = np.arange(48)[::-1] % 2
+        assert found["real"].scores["linear_top1"] == 100 * (predictions == truth).mean()
+    assert (predictions == found["linear"].arrays["predictions"]).all()
+
+
+def counted(function, calls):
+    def call(*arguments):
+        calls.append(arguments)
+        return function(*arguments)
+
+    return call
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -83,6 +120,7 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
         (["--only", "transfer", "--target", "flowers=nowhere"], "nowhere"),
         (["--only", "robustness", "--robustness.path", "nowhere"], "nowhere"),
         (["--only", "real"], "real"),
+        (["--only", "maps"], "train one with train.snapshots, for example --train.snapshots 0 1"),
         (["--only", "fewshot", "--fewshot.per-class", "999"], "999"),
     ],
 )

@@ -238,6 +238,28 @@ def test_loss_and_gradient(name, prepare):
         assert (ours - theirs).abs().max() < 1e-6 * max(1, theirs.abs().max()), key
 
 
+def test_varcon_with_a_classifier_and_a_normed_head():
+    """The cross-entropy of the features beside the loss of their projections."""
+    settings = {**SETTINGS["varcon"], "classifier_weight": 0.7, "head": "normed"}
+    method, batch = build("varcon", **settings).double(), draw_batch(0)
+    assert [type(layer).__name__ for layer in method.head] == ["Linear", "BatchNorm1d", "ReLU", "Linear"]
+    features = method.encoder(torch.cat(batch.views))
+    labels = batch.labels.repeat(2)
+    varcon = slow_varcon(method.head(features), labels, method.loss.epsilon, 0.3)[0]
+    logits = method.classifier(features)
+    cross_entropy = torch.stack(
+        [row.logsumexp(0) - row[label] for row, label in zip(logits, labels, strict=True)]
+    )
+    expected = varcon + 0.7 * cross_entropy.mean()
+    weights = list(method.parameters())
+    output = method(batch)
+    torch.testing.assert_close(output.loss, expected, rtol=1e-5, atol=1e-6)
+    assert output.metrics["cross_entropy"].item() == pytest.approx(cross_entropy.mean().item(), rel=1e-5)
+    ours, theirs = (torch.autograd.grad(loss, weights) for loss in (output.loss, expected))
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).abs().max() < 1e-5 * max(1, other.abs().max())
+
+
 @pytest.mark.parametrize("name", ["paco", "gpaco", "varcon-paco", "varcon-gpaco", "moco", "swav"])
 def test_what_the_queue_remembers(name, prepare):
     """Keys by the teacher where there is one, otherwise the last view; SwAV keeps each view apart."""

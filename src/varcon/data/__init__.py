@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from varcon.core import Data, InputError, OnProgress
 from varcon.data.arrays import load_digits, load_npz
 from varcon.data.cifar import load_cifar10, load_cifar100
 from varcon.data.folder import load_folder
+from varcon.data.subset import few_per_class, hold_out
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,10 @@ class DataSettings:
     name: Literal["digits", "cifar10", "cifar100", "folder", "npz"] = "digits"  # which data to read
     path: str = ""  # where it lies: a folder, or the .npz file; digits need none
     image_size: int = 0  # side in pixels; 0: the data's own (folder: the median short side, at most 224)
+    per_class: int = 0  # training images of each class, drawn at random; 0: all. Test images stay as they are
+    per_class_seed: int = 0  # of one seed, the images of a smaller per_class are among those of a larger
+    held_out: float = 0.0
+    """share of the training images that stand in for the test images, to choose settings by; 0: none"""
 
 
 # Each takes (path, image_size, progress).
@@ -34,4 +39,24 @@ def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
         raise InputError(f"there is no data set {settings.name!r}; choose one of {', '.join(DATASETS)}")
     if settings.image_size < 0:
         raise InputError(f"data.image_size is {settings.image_size}: use 0 for the data's own size")
-    return DATASETS[settings.name](settings.path, settings.image_size, progress)
+    if settings.per_class < 0:
+        raise InputError(f"data.per_class is {settings.per_class}: use 0 for all images of a class")
+    if not 0 <= settings.per_class_seed < 2**32:
+        raise InputError(f"data.per_class_seed is {settings.per_class_seed}; it must lie within 0..2**32-1")
+    if not 0 <= settings.held_out < 1:
+        raise InputError(f"data.held_out is {settings.held_out}; it is a share, within 0 to 1")
+    return part(DATASETS[settings.name](settings.path, settings.image_size, progress), settings)
+
+
+def part(data: Data, settings: DataSettings) -> Data:
+    """What is left of all images when some are held out, or few of each class are wanted."""
+    if settings.held_out:
+        kept, held = hold_out(data.train.labels, settings.held_out, seed=0)
+        data = replace(data, train=data.train.part(kept), test=data.train.part(held))
+    if not settings.per_class:
+        return data
+    try:
+        # Mean and deviation stay those of all images: they tell no label, and every part is then seen alike.
+        return replace(data, train=few_per_class(data.train, settings.per_class, settings.per_class_seed))
+    except InputError as error:
+        raise InputError(f"data.per_class: {error}") from None

@@ -16,13 +16,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from varcon.core import Data, InputError, OnProgress
-from varcon.data import DataSettings, load
+from varcon.core import Data, InputError, OnProgress, Split
+from varcon.data import DataSettings, load, part
 from varcon.data.assemble import given_path
 from varcon.data.folder import find_splits, list_images
 from varcon.deploy.config import CONFIG, Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
-from varcon.engine.checkpoint import load_weights
 from varcon.evaluations import FurtherSettings
 from varcon.evaluations.calibration import Calibration, cosine_scores, judge, summary
 from varcon.evaluations.frozen import FrozenEncoder
@@ -30,7 +29,7 @@ from varcon.evaluations.store import FeatureStore
 from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
 from varcon.files import write_json
 from varcon.recipe import Recipe, recipe_to_dict
-from varcon.run import stored_recipe
+from varcon.run import load_encoder, stored_recipe
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
@@ -84,9 +83,7 @@ def learn(
 ) -> None:
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = data_of(folder, source, progress)
-    with torch.device("meta"):
-        encoder = recipe.encoder.build()
-    load_weights(weights, encoder)
+    encoder = load_encoder(recipe, weights)
     frozen = FrozenEncoder(encoder, data, device, progress, FeatureStore(folder / "features", weights, data))
     train, labels = checked_features(frozen, data.train)
     test = checked_features(frozen, data.test)[0]
@@ -166,11 +163,14 @@ def likelihoods(features: torch.Tensor, centroids: torch.Tensor, temperature: fl
 
 
 def training_files(source: DataSettings, data: Data) -> list[str] | None:
+    """Of data that are a folder, where each training image lies in it."""
     if source.name != "folder":
         return None
     root = given_path(source.path, "the data")
-    files, _ = list_images(find_splits(root)[0], data.classes)
-    return [str(file.relative_to(root)) for file in files]
+    files, labels = list_images(find_splits(root)[0], data.classes)
+    places = Split(torch.arange(len(files)), torch.tensor(labels))  # in place of the images
+    left = part(dataclasses.replace(data, train=places), source).train.images
+    return [str(files[place].relative_to(root)) for place in left]
 
 
 def origin_of(recipe: Recipe[Any], data: Data, digest: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from varcon.core import Encoder
-from varcon.encoders import resnet, small
+from varcon.encoders import resnet, small, vit
 
 ENCODERS: dict[str, Callable[[resnet.Stem], Encoder]] = {
     "small": small.small,
@@ -16,15 +16,28 @@ ENCODERS: dict[str, Callable[[resnet.Stem], Encoder]] = {
     "resnet50": resnet.resnet50,
     "resnet101": resnet.resnet101,
     "resnet200": resnet.resnet200,
+    "vit_tiny": vit.vit_tiny,
+    "vit_small": vit.vit_small,
+    "vit_base": vit.vit_base,
 }
 
 
 @dataclass(frozen=True)
 class EncoderSettings:
-    name: Literal["small", "resnet18", "resnet34", "resnet50", "resnet101", "resnet200"] = "small"
-    stem: resnet.Stem = (
-        "small"  # first layers: small (3x3, for images up to 64) or imagenet (7x7 and pooling)
-    )
+    name: Literal[
+        "small",
+        "resnet18",
+        "resnet34",
+        "resnet50",
+        "resnet101",
+        "resnet200",
+        "vit_tiny",
+        "vit_small",
+        "vit_base",
+    ] = "small"
+    stem: resnet.Stem = "small"
+    """first layers: small, for images up to 64 pixels (3x3, or patches of 4), or imagenet (7x7 and pooling,
+    or patches of 16)"""
 
     def build(self) -> Encoder:
         return ENCODERS[self.name](self.stem)

@@ -55,6 +55,11 @@ def save_weights(path: Path, module: nn.Module) -> None:
         raise RunError(_unwritable(path, error)) from None
 
 
+def snapshot_path(folder: Path, epoch: int) -> Path:
+    """Of the encoder as it was after this many epochs."""
+    return folder / f"encoder-epoch{epoch:04d}.safetensors"
+
+
 def _unwritable(path: Path, error: Exception) -> str:
     reason = (str(error).splitlines() or [type(error).__name__])[0]
     return f"{path} cannot be written ({reason}); free some space, then go on with --resume"

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from varcon.augment import draw_views
 from varcon.core import Batch, Data, InputError, Method, Progress, RunError, StepOutput
 from varcon.engine import distributed
+from varcon.engine.average import WeightAverage
+from varcon.engine.checkpoint import save_weights, snapshot_path
 from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -40,7 +42,7 @@ def fit(
     resume: bool,
     watch: Watcher,
 ) -> None:
-    """Trains `method` in place and keeps `folder`'s last.ckpt and metrics.jsonl up to date."""
+    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date."""
     settings, world = recipe.train, distributed.world_size()
     steps_per_epoch = len(data.train) // settings.batch_size
     total_steps = settings.epochs * steps_per_epoch
@@ -57,8 +59,10 @@ def fit(
         "classes": len(data.classes),
     }
     record = SampleRecord(len(split), device)
+    average = WeightAverage(method, settings.average) if settings.average else None
+    encoder = average.kept["encoder"] if average else method.encoder  # what is kept
     state = TrainingState(
-        folder / "last.ckpt", recipe, conditions, method, optimizer, scaler, generator, record
+        folder / "last.ckpt", recipe, conditions, method, optimizer, scaler, generator, record, average
     )
     if resume:
         state.load()
@@ -68,12 +72,14 @@ def fit(
     elif model is method and device.type == "cuda" and settings.precision != "fp32":
         model = CastTogether(method, DTYPES[settings.precision])
     averages = Averages()
-    step = Step(method, model, data, split, recipe, optimizer, scaler, generator, averages, record)
+    step = Step(method, model, data, split, recipe, optimizer, scaler, generator, averages, record, average)
     run_step = step if why_no_graph(recipe, device, world) else GraphedStep(step)
 
     saved = time.monotonic()
     order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
     main = distributed.is_main()
+    if main and state.step == 0 and 0 in settings.snapshots:
+        save_weights(snapshot_path(folder, 0), encoder)
     with (
         Journal(folder / "metrics.jsonl" if main else None, state.step) as journal,
         Journal(folder / "samples.jsonl" if main else None, state.step) as samples,
@@ -92,6 +98,8 @@ def fit(
             rate = learning_rate(settings, progress)
             set_learning_rate(optimizer, rate)
             method.before_step(progress)
+            if average:
+                average.before_step(state.step)
             try:
                 run_step(indices)
             except InputError as error:  # the data were checked when read: this is divergence
@@ -110,6 +118,10 @@ def fit(
                 journal.write(row)
             if epoch_ends and (summaries := record.end_epoch()):
                 samples.write({"step": state.step, "epoch": progress.epoch, **summaries})
+            # Before any checkpoint of this step: a run that goes on from there would not come by here again.
+            # One that goes on from an earlier step does, and then the file is that of the run it has become.
+            if main and epoch_ends and progress.epoch in settings.snapshots:
+                save_weights(snapshot_path(folder, progress.epoch), encoder)
             watch(progress, row)
 
             asked = stop.number
@@ -125,6 +137,8 @@ def fit(
                 if state.step == total_steps or distributed.any_process(due, device):
                     state.save()
                     saved = time.monotonic()
+    if average:
+        average.take_place(method)
     if main:
         record.write(folder / "samples.npz")
 

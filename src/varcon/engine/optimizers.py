@@ -25,7 +25,13 @@ def build_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Opti
         for (decay, scale), parameters in groups.items()
     ]
     fused = True if next(method.parameters()).is_cuda else None  # there it takes its rate from the device
-    return torch.optim.SGD(described, lr=peak_rate(settings), momentum=settings.momentum, fused=fused)
+    return torch.optim.SGD(
+        described,
+        lr=peak_rate(settings),
+        momentum=settings.momentum,
+        nesterov=settings.nesterov,
+        fused=fused,
+    )
 
 
 def peak_rate(settings: TrainSettings) -> float:

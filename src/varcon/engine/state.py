@@ -12,6 +12,7 @@ from torch import Tensor
 
 from varcon.core import InputError, Method
 from varcon.engine import distributed
+from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadable
 from varcon.engine.samples import SampleRecord
 from varcon.recipe import Recipe, differences, recipe_to_dict
@@ -40,6 +41,7 @@ class TrainingState:
     scaler: torch.amp.GradScaler
     generator: torch.Generator  # of this process's augmentation
     record: SampleRecord
+    average: WeightAverage | None
     step: int = 0
     writing: Future[None] | None = None  # the file of the latest save, while the next steps run
 
@@ -57,6 +59,7 @@ class TrainingState:
                 "scaler": self.scaler.state_dict(),
                 "generators": generators,
                 "records": records,
+                "average": self.average.kept.state_dict() if self.average else {},
             }
             self.close()
             self.writing = WRITER.submit(save_checkpoint, self.path, copied(state))
@@ -83,6 +86,8 @@ class TrainingState:
             self.scaler.load_state_dict(state["scaler"])
             self.generator.set_state(state["generators"][distributed.rank()])
             self.record.restore(state["records"][distributed.rank()])
+            if self.average:
+                self.average.kept.load_state_dict(state["average"])
             self.step = state["step"]
         except (KeyError, IndexError, TypeError, AttributeError, RuntimeError):
             raise InputError(unreadable(self.path)) from None

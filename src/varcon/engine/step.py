@@ -17,6 +17,7 @@ from torch import Tensor
 
 from varcon.augment import draw_views
 from varcon.core import Batch, Data, Method, Split, StepOutput
+from varcon.engine.average import WeightAverage
 from varcon.engine.journal import Averages
 from varcon.engine.samples import SampleRecord
 from varcon.recipe import Recipe
@@ -39,6 +40,7 @@ class Step:
     generator: torch.Generator
     averages: Averages
     record: SampleRecord
+    average: WeightAverage | None = None
 
     def __call__(self, indices: Tensor) -> None:
         data, precision = self.data, self.recipe.train.precision
@@ -53,6 +55,8 @@ class Step:
         self.scaler.update()
         self.optimizer.zero_grad()
         self.method.after_step()
+        if self.average:
+            self.average.follow(self.method)
         self.averages.add({"loss": output.loss, **output.metrics})
         self.record.note(indices, output.samples)
 

@@ -15,6 +15,7 @@ from varcon.evaluations.knn import KNN
 from varcon.evaluations.linear import LinearProbe
 from varcon.evaluations.logistic import LogisticProbe
 from varcon.evaluations.map2d import Map2D
+from varcon.evaluations.maps import Maps
 from varcon.evaluations.outliers import Outliers
 from varcon.evaluations.real import ReaL
 from varcon.evaluations.robustness import Robustness
@@ -48,6 +49,7 @@ class FurtherSettings:
     real: ReaL = field(default_factory=ReaL)
     transfer: Transfer = field(default_factory=Transfer)
     finetune: FineTune = field(default_factory=FineTune)
+    maps: Maps = field(default_factory=Maps)
 
     def at_temperature(self, method: Any) -> FurtherSettings:
         """With a method's own temperatures, where it has any, in place of the defaults."""
@@ -65,6 +67,7 @@ class FurtherSettings:
 
 STANDARD = ("pixels", "knn", "linear", "rank", "classifier", "map2d")
 FURTHER = tuple(FurtherSettings.__dataclass_fields__)
+NEEDING_MORE = ("real", "transfer", "finetune", "maps")  # labels, other data, hours, snapshots
 
 
 def chosen_evaluations(only: str) -> tuple[str, ...]:
@@ -73,8 +76,8 @@ def chosen_evaluations(only: str) -> tuple[str, ...]:
     for name in (part.strip() for part in only.split(",")):
         if name in ("", "standard"):
             names += STANDARD
-        elif name == "all":  # but for those that need more than the run: other data, labels, hours
-            names += [*STANDARD, *(one for one in FURTHER if one not in ("real", "transfer", "finetune"))]
+        elif name == "all":
+            names += [*STANDARD, *(one for one in FURTHER if one not in NEEDING_MORE)]
         elif name in (*STANDARD, *FURTHER):
             names.append(name)
         else:

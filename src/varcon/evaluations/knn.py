@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import FrozenEncoder
 
 QUERIES_AT_ONCE = 1024
+GROUP = 32  # similarities of which only the largest is looked at first
 CELLS_AT_ONCE = 2**28  # similarities held at a time, at most: 1 GB, where a million images are searched
 
 
@@ -59,24 +61,59 @@ class KNN:
         return Findings(scores, {name: array.cpu().numpy() for name, array in arrays.items()})
 
 
-@torch.no_grad()
 def knn_votes(
     queries: Tensor, bank: Tensor, bank_labels: Tensor, num_classes: int, ks: list[int], temperature: float
 ) -> dict[int, Tensor]:
     """For each of the ascending `ks` the votes [N, classes], from one search for the largest."""
+    similarity, neighbours = nearest(queries, bank, ks[-1])
+    return votes_of(similarity, bank_labels[neighbours], num_classes, ks, temperature)
+
+
+@torch.no_grad()
+def nearest(queries: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Cosine and position [N, k] of each query's k nearest in the bank, the nearest first."""
     bank = F.normalize(bank, dim=1)
-    votes: dict[int, list[Tensor]] = {k: [] for k in ks}
-    at_once = max(1, min(QUERIES_AT_ONCE, len(queries), CELLS_AT_ONCE // len(bank)))
+    similarity = queries.new_empty(len(queries), k)
+    neighbours = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
+    columns = math.ceil(len(bank) / GROUP) * GROUP  # whole groups; what lies beyond the bank is no neighbour
+    at_once = max(1, min(QUERIES_AT_ONCE, len(queries), CELLS_AT_ONCE // columns))
     # One buffer for all parts: memory that is asked for anew comes from the system page by page.
-    buffer = queries.new_empty(at_once, len(bank))
-    for rows in queries.split(at_once):
-        part = F.normalize(rows, dim=1)
-        similarity, neighbours = torch.mm(part, bank.T, out=buffer[: len(part)]).topk(ks[-1], dim=1)
-        # Relative to the nearest neighbour: the same ranking, and no overflow at low temperature.
-        weights = ((similarity - similarity[:, :1]) / temperature).exp()
-        classes = bank_labels[neighbours]
-        total = part.new_zeros(len(part), num_classes)
-        for begin, end in zip([0, *ks[:-1]], ks, strict=True):
-            total = total.scatter_add(1, classes[:, begin:end], weights[:, begin:end])
-            votes[end].append(total)
-    return {k: torch.cat(parts) for k, parts in votes.items()}
+    buffer = queries.new_full((at_once, columns), -math.inf)
+    for start in range(0, len(queries), at_once):
+        part = F.normalize(queries[start : start + at_once], dim=1)
+        cosines = buffer[: len(part)]
+        torch.mm(part, bank.T, out=cosines[:, : len(bank)])
+        here = slice(start, start + len(part))
+        similarity[here], neighbours[here] = largest(cosines, k)
+    return similarity, neighbours
+
+
+def largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """What `rows.topk(k, dim=1)` gives, of rows that consist of whole groups.
+
+    At least k numbers are as large as the k-th largest of the groups' maxima. So the k largest lie in the
+    groups with the k largest maxima, and to look through those alone is less work.
+    """
+    groups = rows.unflatten(1, (-1, GROUP))  # [N, groups, GROUP]
+    if 2 * k > groups.shape[1]:
+        values, found = rows.topk(k, dim=1)
+        return values, found
+    chosen = groups.amax(dim=2).topk(k, dim=1, sorted=False).indices  # [N, k]
+    place = chosen + groups.shape[1] * torch.arange(len(rows), device=rows.device)[:, None]
+    candidates = groups.flatten(0, 1).index_select(0, place.flatten()).view(len(rows), -1)
+    values, found = candidates.topk(k, dim=1)
+    return values, chosen.gather(1, found // GROUP) * GROUP + found % GROUP
+
+
+def votes_of(
+    similarity: Tensor, classes: Tensor, num_classes: int, ks: list[int], temperature: float
+) -> dict[int, Tensor]:
+    """Of neighbours [N, K], the nearest first; for each of the ascending `ks` the votes [N, classes]."""
+    # Relative to the nearest neighbour: the same ranking, and no overflow at low temperature.
+    weights = ((similarity - similarity[:, :1]) / temperature).exp()
+    votes = {}
+    total = weights.new_zeros(len(weights), num_classes)
+    for begin, end in zip([0, *ks[:-1]], ks, strict=True):
+        total = total.scatter_add(1, classes[:, begin:end], weights[:, begin:end])
+        votes[end] = total
+    return votes

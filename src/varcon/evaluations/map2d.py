@@ -1,50 +1,96 @@
-"""A picture of the embedding: the test images as points in the plane, by t-SNE."""
+"""A picture of the embedding: the test images as points in the plane, by t-SNE or UMAP."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
 from varcon.evaluations.frozen import FrozenEncoder
 
+Projection = Literal["tsne", "umap"]
+LEAST_POINTS = 4  # fewer make no map
+
 
 @dataclass(frozen=True)
 class Map2D:
-    """t-SNE of the normalised features of a random part of the test images."""
+    """The normalised features of a random part of the test images, brought into the plane."""
 
-    perplexity: float = 30.0
+    method: Projection = "tsne"  # umap needs the extra varcon[umap]
+    perplexity: float = 30.0  # about as many neighbours each point keeps; of UMAP, their number
     points: int = 2000  # at most; a map of more takes minutes and shows no more
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (self.perplexity > 0 and self.points >= 4 and 0 <= self.seed < 2**32):
-            raise InputError(
-                f"map2d has perplexity {self.perplexity}, points {self.points} and seed {self.seed}; "
-                "perplexity must be above 0, points at least 4 and seed within 0..2**32-1"
-            )
+        check_settings("map2d", self.method, self.perplexity, self.points, self.seed)
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
+        if len(data.test) < LEAST_POINTS:
+            return Findings({})
+        project = Projector(self.method, self.perplexity, self.seed)
+        chosen = choose(len(data.test), self.points, self.seed)
+        points = project(encoder.features(data.test)[chosen.to(encoder.device)])
+        return Findings(
+            {}, {"points": points, "labels": data.test.labels[chosen].numpy(), "chosen": chosen.numpy()}
+        )
+
+
+def check_settings(where: str, method: str, perplexity: float, points: int, seed: int) -> None:
+    if method not in ("tsne", "umap"):
+        raise InputError(f"{where}.method is {method!r}; choose tsne or umap")
+    if not (perplexity > 0 and points >= LEAST_POINTS and 0 <= seed < 2**32):
+        raise InputError(
+            f"{where} has perplexity {perplexity}, points {points} and seed {seed}; "
+            f"perplexity must be above 0, points at least {LEAST_POINTS} and seed within 0..2**32-1"
+        )
+
+
+def choose(count: int, points: int, seed: int) -> Tensor:
+    """The positions, ascending, of a random part of `count` images."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:points].sort().values
+
+
+class Projector:
+    """Features [N, F] to points [N, 2], float32."""
+
+    def __init__(self, method: Projection, perplexity: float, seed: int) -> None:
+        self.perplexity, self.seed = perplexity, seed
+        # Found here, before any image is encoded for what cannot be drawn.
+        self.umap = import_umap() if method == "umap" else None
+
+    def __call__(self, features: Tensor, start: np.ndarray | None = None) -> np.ndarray:
+        """By cosine; `start` [N, 2] is where the points begin, otherwise at the features' main directions."""
         from sklearn.decomposition import PCA
         from sklearn.manifold import TSNE
 
-        if len(data.test) < 4:
-            return Findings({})  # too few for a map
-        generator = torch.Generator().manual_seed(self.seed)
-        chosen = torch.randperm(len(data.test), generator=generator)[: self.points].sort().values
-        features = F.normalize(encoder.features(data.test), dim=1).cpu()[chosen].numpy()
-        reduced = PCA(min(50, *features.shape), random_state=self.seed).fit_transform(features)
-        points = TSNE(
-            perplexity=min(self.perplexity, (len(chosen) - 1) / 3), init="pca", random_state=self.seed
-        ).fit_transform(reduced)
-        return Findings(
-            {},
-            {
-                "points": points.astype(np.float32),
-                "labels": data.test.labels[chosen].numpy(),
-                "chosen": chosen.numpy(),
-            },
-        )
+        directions = F.normalize(features, dim=1).cpu().numpy()
+        reduced = PCA(min(50, *directions.shape), random_state=self.seed).fit_transform(directions)
+        init: Any = "pca" if start is None else start
+        if self.umap:
+            neighbours = min(max(2, round(self.perplexity)), len(reduced) - 1)
+            # With a seed UMAP works in one thread, and would warn of it if not told.
+            maker = self.umap(n_neighbors=neighbours, init=init, random_state=self.seed, n_jobs=1)
+        else:
+            perplexity = min(self.perplexity, (len(reduced) - 1) / 3)
+            # Exaggeration finds a layout where there is none; where there is one it would throw it over.
+            exaggeration = 12.0 if start is None else 1.0
+            maker = TSNE(
+                perplexity=perplexity,
+                early_exaggeration=exaggeration,
+                init=init,
+                random_state=self.seed,
+            )
+        return np.asarray(maker.fit_transform(reduced), dtype=np.float32)
+
+
+def import_umap() -> Any:
+    try:
+        from umap import UMAP
+    except ImportError:
+        raise InputError("a map by umap needs umap-learn; install it: pip install 'varcon[umap]'") from None
+    return UMAP

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from varcon.core import Data, Findings, InputError
+from varcon.core import Data, Evaluation, Findings, InputError
 from varcon.evaluations.frozen import FrozenEncoder
-from varcon.evaluations.knn import KNN
 
 LEAST_SHARED = 0.5  # of the images' own labels among the acceptable; ImageNet's are at about 0.9
 
 
 @dataclass(frozen=True)
 class ReaL:
-    """The share of images whose predicted class is among those that people found right for them.
-
-    Called like any evaluation it judges neighbours' votes; `judge` takes any classifier's predictions.
-    """
+    """Of the share of images whose predicted class is among those that people found right for them."""
 
     labels: str = ""  # a JSON list of lists: each test image's acceptable class indices, in file order
     # The folder of the test images, where they lie in one folder a class: file order is then that of the
     # files' own names, whatever their class, as for ImageNet's validation images. "": the order of the data.
     images: str = ""
-    knn: KNN = field(default_factory=KNN)
-
-    def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
-        acceptable = self.read(data)  # first: a wrong file is found before the features are computed
-        predictions = self.knn(encoder, data).arrays["predictions"]
-        return real_accuracy(predictions, acceptable)
 
     def judge(self, predictions: np.ndarray | Tensor, data: Data) -> Findings:
         """Of predicted classes [N] or class scores [N, C] for the test images in the data's order."""
@@ -61,6 +52,25 @@ class ReaL:
                 "is not the data's; for images in one folder a class set real.images to the folder of these"
             )
         return acceptable
+
+
+class RealAccuracy:
+    """The predictions of other evaluations, judged anew."""
+
+    def __init__(self, settings: ReaL, classifiers: Mapping[str, Evaluation]) -> None:
+        """Each of the classifiers finds `predictions`, and its name begins those of its scores."""
+        self.settings, self.classifiers = settings, classifiers
+
+    def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
+        acceptable = self.settings.read(data)  # first: a wrong file is found before the features are computed
+        judged = np.array([len(several) > 0 for several in acceptable])
+        scores = {"judged": float(judged.sum()), "left_out": float((~judged).sum())}
+        arrays = {"judged": judged}
+        for name, classifier in self.classifiers.items():
+            found = real_accuracy(classifier(encoder, data).arrays["predictions"], acceptable)
+            scores[f"{name}_top1"] = found.scores["top1"]
+            arrays |= {f"{name}_{what}": found.arrays[what] for what in ("predictions", "hits")}
+        return Findings(scores, arrays)
 
 
 def real_accuracy(predictions: np.ndarray | Tensor, acceptable: list[list[int]]) -> Findings:

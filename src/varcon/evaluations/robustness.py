@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +17,7 @@ from varcon.data.corrupted_folder import CorruptedSplit, locate, open_corrupted
 from varcon.data.corruptions import NAMES, SEVERITIES, CorruptionName, corrupt
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
-from varcon.evaluations.linear import linear_classifier
+from varcon.evaluations.linear import TrainedLinear
 
 Classify = Callable[[Tensor], Tensor]  # features [N, F] to class scores [N, C]
 AS_THEY_ARE = AugmentSettings(policy="none")
@@ -209,30 +209,21 @@ class Robustness:
         return self._fit_linear(features, labels, len(data.classes), encoder)
 
     def _fit_linear(self, features: Tensor, labels: Tensor, classes: int, encoder: FrozenEncoder) -> Classify:
-        """The linear probe's rule (see `LinearProbe`) for a number of steps instead of epochs."""
-        scale = features.norm(dim=1).mean().clamp_min(1e-12)
+        """By the linear probe's rule, for a number of steps instead of epochs."""
         generator = torch.Generator().manual_seed(self.seed)
-        layer = linear_classifier(features.shape[1], classes, generator).to(features.device)
-        optimizer = torch.optim.SGD(layer.parameters(), lr=self.learning_rate, momentum=0.9)
-        milestones = [int(self.steps * part) for part in (0.6, 0.75, 0.9)]
-        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.2)
-        batches: list[Tensor] = []
-        for step in range(self.steps):
-            encoder.progress(step, self.steps, "training the classifier")
-            if not batches:
-                order = torch.randperm(len(labels), generator=generator)
-                batches = list(order.to(features.device).split(self.batch_size))
-            part = batches.pop()
-            F.cross_entropy(layer(features[part] / scale), labels[part]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            schedule.step()
+        classifier = TrainedLinear(features, classes, self.learning_rate, self.steps, 1, generator)
 
-        @torch.no_grad()
-        def classify(queries: Tensor) -> Tensor:
-            return layer(queries / scale)
+        def batches() -> Iterator[Tensor]:
+            left: list[Tensor] = []
+            for step in range(self.steps):
+                encoder.progress(step, self.steps, "training the classifier")
+                if not left:
+                    order = torch.randperm(len(labels), generator=generator)
+                    left = list(order.to(features.device).split(self.batch_size))
+                yield left.pop()
 
-        return classify
+        classifier.train(batches(), features.__getitem__, labels)
+        return classifier
 
 
 def nearest_centroid(features: Tensor, labels: Tensor, classes: int) -> Classify:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.criterion import Classes, References, VarConLoss
-from varcon.layers import ProjectionHead
-from varcon.limits import above_zero, at_least, not_negative
+from varcon.layers import NormedHead, ProjectionHead
+from varcon.limits import above_zero, at_least, not_negative, one_of
+
+Head = Literal["plain", "normed"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +28,15 @@ class VarConSettings:
     reference_momentum: float = 0.9  # of references = "ema"
     classes: Classes = "present"  # which classes p and q run over
     dimensions: int = 128  # of the projection
+    head: Head = "plain"  # the projection's hidden layer: with BatchNorm where it is normed
+    classifier_weight: float = 0.0
+    """of the cross-entropy of a linear classifier that is trained along on the features; 0: none"""
 
     def __post_init__(self) -> None:
         # VarConLoss checks what it is given; these are what it does not see, and infinity.
         above_zero(self, "temperature")
-        not_negative(self, "epsilon_rate")
+        not_negative(self, "epsilon_rate", "classifier_weight")
+        one_of(get_args(Head), self, "head")
         at_least(1, self, "dimensions")
 
 
@@ -38,7 +47,13 @@ class VarCon(Method):
 
     def __init__(self, encoder: Encoder, settings: VarConSettings, num_classes: int) -> None:
         super().__init__(encoder, settings, num_classes)
-        self.head = ProjectionHead(encoder.features, settings.dimensions)
+        features, dimensions = encoder.features, settings.dimensions
+        normed = settings.head == "normed"
+        self.head = (
+            NormedHead(features, (features,), dimensions) if normed else ProjectionHead(features, dimensions)
+        )
+        if settings.classifier_weight:
+            self.classifier = nn.Linear(features, num_classes)
         self.loss = VarConLoss(
             num_classes,
             settings.temperature,
@@ -51,11 +66,15 @@ class VarCon(Method):
         )
 
     def forward(self, batch: Batch) -> StepOutput:
-        embeddings = self.head(self.encoder(torch.cat(batch.views)))
-        loss, terms = self.loss.with_terms(embeddings, batch.labels.repeat(len(batch.views)))
+        features, labels = self.encoder(torch.cat(batch.views)), batch.labels.repeat(len(batch.views))
+        loss, terms = self.loss.with_terms(self.head(features), labels)
         means = {"kl": terms.kl, "nll": terms.nll, "confidence": terms.confidence, "tau2": terms.tau2}
         metrics = {name: values.mean() for name, values in means.items()}
         metrics["epsilon"] = self.loss.epsilon.detach().clone()
+        if self.classifier is not None:
+            cross_entropy = F.cross_entropy(self.classifier(features).float(), labels)
+            loss = loss + self.settings.classifier_weight * cross_entropy
+            metrics["cross_entropy"] = cross_entropy.detach()
         of_each_image = terms.confidence.view(len(batch.views), -1).mean(0)
         return StepOutput(loss, metrics, {"confidence": of_each_image})
 

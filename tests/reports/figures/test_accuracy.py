@@ -22,7 +22,7 @@ def test_all_classifiers_are_in_one_table(tmp_path: Path) -> None:
     add_finding(folder, "knn", {"k": 5.0, "top1": 91.0, "top5": 99.0})
     add_finding(folder, "logistic", {"top1": 92.0, "mean_per_class": 92.5})
     add_finding(folder, "linear-augmented", {"last": 90.0, "best": 90.5}, accuracy=np.array([80.0, 90.0]))
-    add_finding(folder, "real", {"top1": 95.0, "judged": 1000.0, "left_out": 20.0})
+    add_finding(folder, "real", {"knn_top1": 95.0, "judged": 1000.0, "left_out": 20.0})
     (table,) = classifiers.scores(read(folder))
     assert rows(table) == [
         ["kNN, K = 5", "91.00", "99.00", "—"],

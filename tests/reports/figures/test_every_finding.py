@@ -25,7 +25,7 @@ from varcon.evaluations.knn import KNN
 from varcon.evaluations.linear import LinearProbe
 from varcon.evaluations.map2d import Map2D
 from varcon.evaluations.rank import Rank
-from varcon.evaluations.real import ReaL
+from varcon.evaluations.real import ReaL, RealAccuracy
 from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.transfer import Target, Transfer
 from varcon.reports import drawings, write_drawings, write_report
@@ -65,7 +65,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         FurtherSettings(),
         fewshot=FewShot((1, 5), subsets=2),
         robustness=Robustness(("fog", "gaussian_noise"), (1, 5), steps=20),
-        real=ReaL(str(folder / "labels.json"), knn=knn),
         transfer=Transfer((target,)),
         finetune=FineTune(target, epochs=2, augment="none", head="random"),
     )
@@ -78,8 +77,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "classifier": OwnClassifier(layer),
         "classifier-calibration": ClassifierCalibration(layer, settings.calibration),
         "map2d": Map2D(perplexity=5),
-        **{name: getattr(settings, name) for name in FURTHER},
+        **{name: getattr(settings, name) for name in FURTHER if name != "maps"},  # of which below
     }
+    reassessed = ReaL(str(folder / "labels.json"))
+    evaluations["real"] = RealAccuracy(reassessed, {name: evaluations[name] for name in ("knn", "linear")})
     encoder = raw_pixels(data, CPU)
     for name, evaluation in evaluations.items():
         run.write_findings(folder, name, evaluation(encoder, data), evaluation, 1.0)

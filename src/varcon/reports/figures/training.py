@@ -54,7 +54,8 @@ def losses(run: Run) -> list[Drawing]:
     first, last = known[[0, -1]]
     caption = f"The loss went from {first:.3g} to {last:.3g}"
     # Other methods with these terms add more to them.
-    caption += "; it is the sum of its two terms." if run.method == "varcon" and len(shown) == 3 else "."
+    alone = run.method == "varcon" and len(shown) == 3 and "cross_entropy" not in run.metrics
+    caption += "; it is the sum of its two terms." if alone else "."
     if "confidence" in run.metrics:
         panels.append(Panel([_line(run, "confidence")], "confidence", height=0.9))
         caption += " Below: the mean probability given to the true class."

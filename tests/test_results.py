@@ -1,0 +1,74 @@
+"""The numbers that the project quotes are those of the runs that it keeps."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+RUNS = sorted(path.parent for path in ROOT.glob("results/*/*/recipe.json"))
+
+
+@pytest.fixture(scope="module")
+def results():
+    spec = importlib.util.spec_from_file_location("results", ROOT / "results/results.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_written_from_the_runs(results):
+    assert results.written() == (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+
+
+def test_no_score_is_typed_into_the_template():
+    """Numbers with two decimals come from runs; the paper's stand in the tables' rows, after a pattern."""
+    text = (ROOT / "results/RESULTS.template.md").read_text(encoding="utf-8")
+    rows = re.compile(r'^\s*".*": \["[^"]*", [\d.]+\],$', re.MULTILINE)
+    assert re.findall(r"\d\d\.\d\d", rows.sub("", text)) == []
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: f"{folder.parent.name}/{folder.name}")
+def test_a_kept_run_is_whole_and_small(folder):
+    record = json.loads((folder / "recipe.json").read_text())
+    assert record["recipe"]["data"]["path"] in ("", "data")
+    assert folder.name.endswith(f"-seed{record['recipe']['train']['seed']}")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["epoch"] for row in rows] == list(range(1, record["recipe"]["train"]["epochs"] + 1))
+    scores = json.loads((folder / "findings/knn.json").read_text())["scores"]
+    assert 0 < scores["top1"] <= 100
+    assert sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) < 300_000
+
+
+@pytest.mark.parametrize(
+    ("recipe", "pattern"),
+    [
+        ("cifar100/varcon_r18", "cifar100/r18-varcon"),
+        ("cifar100/supcon", "cifar100/r18-supcon"),
+        ("cifar100/ce", "cifar100/r18-ce"),
+    ],
+)
+def test_the_readme_quotes_them(results, recipe, pattern):
+    line = next(line for line in (ROOT / "README.md").read_text().splitlines() if f"[{recipe}]" in line)
+    assert results.quoted(pattern, "kNN") in line
+    assert results.quoted(pattern, "linear, last") in line
+
+
+def test_keeping_a_run(results, tmp_path, monkeypatch):
+    from varcon import Recipe, run
+    from varcon.recipe import TrainSettings
+
+    recipe = Recipe(train=TrainSettings(epochs=2, batch_size=64, device="cpu", seed=3))
+    folder = run.train(recipe, tmp_path / "run")
+    run.evaluate(folder, only=("knn",))
+    monkeypatch.setattr(results, "HERE", tmp_path / "results")
+    results.keep(folder, "digits/small-varcon-seed3")
+    test_a_kept_run_is_whole_and_small(tmp_path / "results/digits/small-varcon-seed3")
+    assert results.quoted("digits/small-varcon", "kNN")
+    assert "| VarCon | 50.00 |" in results.table(
+        {"VarCon": ["digits/small-varcon", "50.00"]}, "kNN", paper=True
+    )
+    with pytest.raises(SystemExit, match=r"no run is kept as results/digits/other-seed\*"):
+        results.kept("digits/other")
