@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
-from varcon import runs
-from varcon.core import InputError, OnProgress
+from varcon.core import InputError, OnProgress, RunError
+from varcon.deploy.card import card
 from varcon.deploy.config import Config
-from varcon.deploy.model import encoder_of, load
+from varcon.deploy.model import READERS, encoder_of, load
 from varcon.engine.checkpoint import save_weights
 from varcon.files import write_text
 from varcon.recipe import did_you_mean
 
 HERE = Path(__file__).parent
-TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
-TIMM = (*TORCHVISION, "resnet200")
+AGREEMENT = 1e-4  # of a program's features with the encoder's, relative to the largest
 
 
 def export(
@@ -54,10 +51,12 @@ def export(
     shutil.rmtree(written, ignore_errors=True)  # of an export that was killed
     written.mkdir(parents=True)
     try:
-        FORMATS[to](encoder_of(model.weights, model.config), model.config, written)
+        encoder = encoder_of(model.weights, model.config)
+        FORMATS[to](encoder, model.config, written)
         if to in ("onnx", "pt2"):
+            check(encoder, written / f"model.{to}", model.config)
             shutil.copyfile(HERE / "use_model.py", written / "use_model.py")
-        write_text(written / "README.md", card(run, model.config, to))
+        write_text(written / "README.md", card(run, encoder, model.config, to))
         model.config.write(written)
         written.replace(folder)
     finally:
@@ -108,6 +107,24 @@ def example(config: Config) -> tuple[torch.Tensor]:
     return (torch.zeros(2, 3, config.image_size, config.image_size),)
 
 
+@torch.no_grad()
+def check(encoder: nn.Module, program: Path, config: Config) -> None:
+    """An exporter that has misunderstood a network says nothing; its program does, on another batch."""
+    images = torch.randn(3, *example(config)[0].shape[1:], generator=torch.Generator().manual_seed(0))
+    wanted = encoder(images)
+    try:
+        found = READERS[program.name](program, config, torch.device("cpu"))(images)
+        apart = float((found - wanted).abs().max() / wanted.abs().max())
+    except InputError:
+        raise
+    except Exception as error:  # of onnxruntime's own kinds
+        raise RunError(f"the exported program fails ({error}); export to another format") from None
+    if not apart <= AGREEMENT:
+        raise RunError(
+            f"the exported program differs from the encoder by {apart:.1g}; export to another format"
+        )
+
+
 @contextmanager
 def quiet() -> Iterator[None]:
     """Without what the exporter tells about its own parts and about packages that it does not need."""
@@ -119,44 +136,3 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
-
-
-def card(run: Path, config: Config, to: str) -> str:
-    """The README of an export."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
-    )
-    recipe = config.origin["recipe"]
-    settings = {
-        **{f"method.{name}": value for name, value in recipe["method"].items() if name != "name"},
-        **{
-            f"train.{name}": recipe["train"][name]
-            for name in ("epochs", "batch_size", "learning_rate", "seed")
-        },
-        "augment.policy": recipe["augment"]["policy"],
-    }
-    return environment.from_string((HERE / "card.md").read_text(encoding="utf-8")).render(
-        name=run.resolve().name,
-        config=config,
-        encoder=config.encoder,
-        recipe=recipe,
-        settings=settings,
-        scores=scores_of(run),
-        to=to,
-        origin=config.origin,
-        in_torchvision=config.encoder.name in TORCHVISION,
-        in_timm=config.encoder.name in TIMM,
-    )
-
-
-def scores_of(run: Path) -> dict[str, float]:
-    """Those that `varcon evaluate` has left, under their titles in tables."""
-    scores: dict[str, float] = {}
-    for title, (name, score) in runs.COLUMNS.items():
-        path = run / "findings" / f"{name}.json"
-        if path.exists():
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
-            scores |= {title: found[score]} if score in found else {}
-    return scores

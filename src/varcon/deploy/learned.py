@@ -20,7 +20,7 @@ from varcon.core import Data, InputError, OnProgress, Split
 from varcon.data import DataSettings, load, part
 from varcon.data.assemble import given_path
 from varcon.data.folder import find_splits, list_images
-from varcon.deploy.config import CONFIG, Config, read_config
+from varcon.deploy.config import Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings
 from varcon.evaluations.calibration import Calibration, cosine_scores, judge, summary
@@ -52,10 +52,20 @@ def of_run(
     recipe = stored_recipe(folder)
     weights = finished(folder)
     kept, digest = folder / FOLDER, file_digest(weights)
-    if not (kept / CONFIG).exists() or read_config(kept).origin.get("weights") != digest:
+    if not holds(kept, digest):
         learn(folder, recipe, weights, digest, data_path, device, progress)
-    stored = json.loads((kept / TRAINING).read_text(encoding="utf-8"))
-    return read_config(kept), Training(map_rows(kept / VECTORS), **stored)
+    training = Training(map_rows(kept / VECTORS), **json.loads((kept / TRAINING).read_text(encoding="utf-8")))
+    return read_config(kept), dataclasses.replace(training, root=str(data_path or training.root))
+
+
+def holds(kept: Path, digest: str) -> bool:
+    """Whether all is there, of these weights; what is damaged is made again."""
+    try:
+        return all((kept / file).exists() for file in (TRAINING, VECTORS)) and (
+            read_config(kept).origin["weights"] == digest
+        )
+    except InputError:
+        return False
 
 
 def finished(folder: Path) -> Path:

@@ -166,7 +166,8 @@ def load(
 
 
 def encoder_of(weights: Path, config: Config) -> torch.nn.Module:
-    with torch.device("meta"):  # no first weights: the trained ones take their place
+    # Not on the device "meta", where drawing the first weights imports torch's compiler and takes seconds.
+    with torch.random.fork_rng(devices=[]):
         encoder = config.encoder.build()
     load_weights(weights, encoder)
     return encoder.eval().requires_grad_(False)
