@@ -84,12 +84,17 @@ def test_a_training_image_is_its_own_nearest_neighbour(data, model):
     assert first.index == 12 + 7
 
 
-@pytest.mark.parametrize("fewer", [{"held_out": 0.3}, {"per_class": 4, "per_class_seed": 3}])
-def test_neighbours_are_named_where_only_some_images_are_trained_on(data, tmp_path, fewer, small_recipe):
+@pytest.mark.parametrize("below", ["", "train"])  # with test images, and with none, where some are held out
+@pytest.mark.parametrize("fewer", [{}, {"held_out": 0.3}, {"per_class": 4, "per_class_seed": 3}])
+def test_neighbours_are_named_where_only_some_images_are_trained_on(
+    data, tmp_path, below, fewer, small_recipe
+):
+    data = data / below
     run = varcon.train(small_recipe(data, **fewer), tmp_path / "run")
     model = varcon.load(run, "cpu")
     stored = json.loads((run / "deploy/training.json").read_text())
-    assert len(stored["files"]) == json.loads((run / "recipe.json").read_text())["train_images"] < 36
+    assert len(stored["files"]) == json.loads((run / "recipe.json").read_text())["train_images"]
+    assert (len(stored["files"]) < 36) == bool(below or fewer)
     for name in stored["files"]:
         nearest = model.predict([data / name], neighbours=1)[0].neighbours[0]
         assert nearest.cosine == pytest.approx(1, abs=1e-5)

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 import tyro
 from rich.console import Console
 
+from varcon.arguments import parse
 from varcon.core import InputError, OnProgress, RunError
 from varcon.files import replacing
 from varcon.terminal import Bar
 
-if TYPE_CHECKING:  # torch and all that goes with it: `varcon --help` does without
+if TYPE_CHECKING:  # what the other commands do not wait for
     from varcon.deploy.model import Model, Prediction
 
 Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -204,10 +205,6 @@ def export(arguments: list[str], console: Console) -> None:
     for file in sorted(folder.iterdir()):
         console.out(f"{file.stat().st_size:>12,}  {file}", highlight=False)
     console.out(f"next: read {folder / 'README.md'}", highlight=False)
-
-
-def parse(kind: Any, verb: str, arguments: list[str]) -> Any:
-    return tyro.cli(kind, args=arguments, prog=f"varcon {verb}")
 
 
 def some_images(places: tuple[str, ...] | list[str], verb: str) -> list[Path]:

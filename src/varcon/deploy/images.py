@@ -102,10 +102,12 @@ def pixel_blocks(images: Images, size: int) -> Iterator[Tensor]:
         raise InputError(f"images are of type {type(images).__name__}; {KINDS}")
     each = iter(images)
     while block := list(islice(each, FILES_AT_ONCE)):
-        with odd_files_allowed():
-            yield torch.cat(
-                in_order(lambda place, block=block: to_pixels(block[place], size), len(block), "")
-            )
+        yield block_pixels(block, size)
+
+
+def block_pixels(images: list[Any], size: int) -> Tensor:
+    with odd_files_allowed():
+        return torch.cat(in_order(lambda place: to_pixels(images[place], size), len(images), ""))
 
 
 def to_pixels(one: Any, size: int) -> Tensor:
