@@ -4,6 +4,7 @@
     loss_fn = varcon.VarConLoss(num_classes=10)       # in your own loop
     model = varcon.VarConClassifier().fit(X, y)       # as a scikit-learn estimator
     run = varcon.train("recipes/digits/varcon.toml")  # or the whole way
+    model = varcon.load(run)                          # predict, embed
 
 Names are loaded when first used, so that importing varcon costs little beyond torch.
 """
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from varcon.core import InputError as InputError
     from varcon.core import RunError as RunError
     from varcon.criterion import VarConLoss as VarConLoss
+    from varcon.deploy.model import load as load
     from varcon.estimator import VarConClassifier as VarConClassifier
     from varcon.estimator import VarConEmbedding as VarConEmbedding
     from varcon.recipe import Recipe as Recipe
@@ -31,6 +33,7 @@ _HOMES = {
     "VarConClassifier": "varcon.estimator",
     "VarConEmbedding": "varcon.estimator",
     "VarConLoss": "varcon.criterion",
+    "load": "varcon.deploy.model",
     "Recipe": "varcon.recipe",
     "load_recipe": "varcon.recipe",
     "train": "varcon.run",
@@ -46,6 +49,7 @@ __all__ = [
     "VarConEmbedding",
     "VarConLoss",
     "evaluate",
+    "load",
     "load_recipe",
     "report",
     "train",

@@ -19,6 +19,7 @@ from rich.console import Console
 from varcon import run
 from varcon.arguments import Demo, Evaluate, Report, Train, parse
 from varcon.core import Findings, InputError, RunError
+from varcon.deploy import commands as deployment
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import (
@@ -45,6 +46,10 @@ varcon: variational supervised contrastive learning
   varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
   varcon compare RECIPE       train several methods under one budget and tabulate them
   varcon sweep RECIPE         train every combination of given settings and tabulate them
+  varcon predict RUN IMAGE    tell the classes of images with a trained run
+  varcon embed RUN FOLDER     write the features of a folder of images to a file
+  varcon search RUN IMAGE     find the images of a folder that are most like given ones
+  varcon export RUN           write a run's model as safetensors, onnx, pt2 or for the hub
   varcon reproduce NAME       make a table or figure of the paper again, the paper's value beside ours
 
 Each command explains itself with --help. Recipes are in the folder recipes/.
@@ -246,4 +251,5 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "compare": of_many_runs("compare"),
     "sweep": of_many_runs("sweep"),
     "reproduce": of_many_runs("reproduce"),
+    **deployment.VERBS,
 }
