@@ -11,11 +11,14 @@ import torch
 from PIL import Image
 
 import varcon
+from varcon.augment import AugmentSettings
 from varcon.core import InputError
+from varcon.data import DataSettings
 from varcon.data.folder import load_folder
 from varcon.deploy import learned
 from varcon.encoders import EncoderSettings
 from varcon.engine.checkpoint import load_weights, save_weights
+from varcon.recipe import TrainSettings
 
 
 def features_of(trained, data, images):
@@ -178,3 +181,20 @@ def test_impossible_numbers_are_refused(model):
         model.predict([], top=0)
     with pytest.raises(InputError, match="NaN"):
         model.predict_features(np.full((1, model.features), np.nan, np.float32))
+
+
+def test_a_run_on_vectors_is_refused(tmp_path):
+    generator = np.random.default_rng(0)
+    labels = np.arange(40) % 2
+    vectors = generator.normal(size=(40, 5)).astype(np.float32) + labels[:, None]
+    path = tmp_path / "table.npz"
+    np.savez(path, train_images=vectors, train_labels=labels, test_images=vectors, test_labels=labels)
+    recipe = varcon.Recipe(
+        data=DataSettings("npz", str(path)),
+        augment=AugmentSettings(policy="vectors"),
+        encoder=EncoderSettings("mlp"),
+        train=TrainSettings(epochs=1, batch_size=16, device="cpu"),
+    )
+    run = varcon.train(recipe, tmp_path / "run")
+    with pytest.raises(InputError, match="trained on vectors, and this is for images"):
+        varcon.load(run, "cpu")
