@@ -206,6 +206,13 @@ def export(arguments: list[str], console: Console) -> None:
     console.out(f"next: read {folder / 'README.md'}", highlight=False)
 
 
+def serve(arguments: list[str], console: Console) -> None:
+    """Its own room has the rest: a server takes more than this file should hold."""
+    from varcon.deploy.serve.command import serve as start
+
+    start(arguments, console)
+
+
 def parse(kind: Any, verb: str, arguments: list[str]) -> Any:
     return tyro.cli(kind, args=arguments, prog=f"varcon {verb}")
 
@@ -357,4 +364,5 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "embed": embed,
     "search": search,
     "export": export,
+    "serve": serve,
 }
