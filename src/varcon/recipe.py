@@ -23,6 +23,7 @@ from varcon.evaluations import EvaluateSettings
 from varcon.methods import METHODS
 
 MethodSettings = TypeVar("MethodSettings")
+NAMED = ("method", "name")  # the one setting that a recipe file always has
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class TrainSettings:
     weight_decay: float = 2e-3  # spares biases, norms and epsilon
     average: float = 0.0  # momentum of a moving average of the weights, which is then what is kept; 0: none
     warmup_epochs: float = 2  # of linear growth before the cosine
+    balanced: bool = False  # draw every class equally often, however many images it has
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
     compile: bool = False  # torch.compile instead of the project's own kernels for BatchNorm; on cuda only
@@ -127,6 +129,29 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe[Any]:
 def recipe_to_dict(recipe: Recipe[Any]) -> dict[str, Any]:
     values = dataclasses.asdict(recipe)
     return {**values, "method": {"name": recipe.method_name, **values["method"]}}
+
+
+def recipe_to_toml(recipe: Recipe[Any]) -> str:
+    """A recipe file: what differs from the defaults, and the method's name."""
+    defaults = recipe_to_dict(dataclasses.replace(Recipe(), method=type(recipe.method)()))
+    lines: list[str] = []
+    for section, values in recipe_to_dict(recipe).items():
+        lines += _toml_section(section, values, defaults[section])
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml_section(section: str, values: dict[str, Any], defaults: dict[str, Any]) -> list[str]:
+    plain = {name: value for name, value in values.items() if not isinstance(value, dict)}
+    chosen = [name for name, value in plain.items() if value != defaults[name] or (section, name) == NAMED]
+    lines = [f"\n[{section}]", *(f"{name} = {_toml(plain[name])}" for name in chosen)] if chosen else []
+    for name in values.keys() - plain.keys():
+        lines += _toml_section(f"{section}.{name}", values[name], defaults[name])
+    return lines
+
+
+def _toml(value: Any) -> str:
+    # A JSON string, number, boolean or list of these is a TOML one.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:

@@ -7,7 +7,6 @@ findings/ and report.html.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import time
@@ -50,7 +49,7 @@ from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
 from varcon.files import replacing, write_json
 from varcon.methods import METHODS
-from varcon.recipe import Recipe, differences, load_recipe, recipe_to_dict
+from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
 RUNS = Path("runs")
 
@@ -294,32 +293,6 @@ def stored_recipe(folder: Path) -> Recipe[Any]:
             f"{folder} is not a run: it has no recipe.json; name a folder that varcon train has made"
         )
     return load_recipe(path)
-
-
-def read_findings(folder: Path, settings: EvaluateSettings) -> dict[str, Findings]:
-    """The scores that an evaluation with these settings has left; none unless all of them are there."""
-    expected: dict[str, Any] = {
-        "pixels": settings.knn,
-        "knn": settings.knn,
-        settings.linear.name: settings.linear,
-        "rank": Rank(),
-        "map2d": settings.map2d,
-    }
-    if (folder / "classifier.safetensors").exists():
-        expected["classifier"] = OwnClassifier
-    found = {}
-    for name, evaluation in expected.items():
-        path = folder / "findings" / f"{name}.json"
-        if not path.exists():
-            return {}
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            found[name] = Findings(stored["scores"])
-            if differences(stored["settings"], settings_of(evaluation)):
-                return {}
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None
-    return found
 
 
 def settings_of(evaluation: Any) -> dict[str, Any]:

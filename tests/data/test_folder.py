@@ -209,6 +209,21 @@ def test_memory_is_asked_for_first(root: Path, monkeypatch: pytest.MonkeyPatch) 
         load_folder(str(root), image_size=5000)
 
 
+@pytest.mark.parametrize("layout", ["train without test", "classes alone"])
+def test_some_are_held_out_where_there_are_no_test_images(tmp_path: Path, layout: str) -> None:
+    start = tmp_path / "train" if layout == "train without test" else tmp_path
+    for seed in range(25):
+        save(start / ("bee", "ant")[seed < 10] / f"{seed:02}.png", noise(6, 6, seed))
+    data = load_folder(str(tmp_path))
+    assert data.classes == ["ant", "bee"]
+    assert data.test.labels.tolist() == [0, 0, 1, 1, 1]
+    assert data.train.labels.tolist() == [0] * 8 + [1] * 12
+    every = torch.cat([data.train.images, data.test.images]).flatten(1)
+    assert len(every.unique(dim=0)) == 25
+    again = load_folder(str(tmp_path))
+    assert torch.equal(again.test.images, data.test.images)
+
+
 # ---- what is refused ----
 
 
@@ -218,7 +233,10 @@ def test_missing_folder(tmp_path: Path) -> None:
 
 
 def test_no_train_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no folder train: the layout is train/<class>"):
+    with pytest.raises(InputError, match="has no folder per class: the layout is train/<class>"):
+        load_folder(str(tmp_path))
+    save(tmp_path / "val" / "ant" / "0.png", noise(6, 6))
+    with pytest.raises(InputError, match="has a folder val and no folder train: the layout is train/<class>"):
         load_folder(str(tmp_path))
 
 
@@ -239,10 +257,11 @@ def test_empty_class_folder(root: Path, part: str) -> None:
         load_folder(str(root))
 
 
-def test_no_test_split(root: Path) -> None:
-    (root / "test").rename(root / "other")
-    with pytest.raises(InputError, match="none of the folders test, val, valid, validation: the layout is"):
-        load_folder(str(root))
+def test_nothing_to_hold_out(tmp_path: Path) -> None:
+    for name in ("ant", "bee"):
+        save(tmp_path / name / "0.png", noise(6, 6))
+    with pytest.raises(InputError, match="one image of each class, and none to judge by: add some"):
+        load_folder(str(tmp_path))
 
 
 def test_unknown_test_class(root: Path) -> None:

@@ -18,13 +18,13 @@ def picture(colour, seed, size=(24, 20)):
     return Image.fromarray(np.clip(np.array(COLOURS[colour]) + noise, 0, 255).astype(np.uint8))
 
 
-def recipe(data, **more):
+def recipe(path, **settings):
+    """Of the folder `path`, or of data that are set otherwise."""
     return recipe_from_dict(
         {
-            "data": {"name": "folder", "path": str(data), "image_size": 16, **more.pop("data", {})},
+            "data": {"name": "folder", "path": str(path), "image_size": 16, **settings},
             "augment": {"policy": "crop-flip"},
-            "train": {"epochs": 2, "batch_size": 24, "device": "cpu", "warmup_epochs": 0},
-            **more,
+            "train": {"epochs": 2, "batch_size": 12, "device": "cpu", "warmup_epochs": 0},
         }
     )
 
@@ -82,3 +82,13 @@ def zoo(tmp_path):
     frames[0].save(folder / "animated.gif", save_all=True, append_images=frames[1:])
     frames[0].save(folder / "animated.webp", save_all=True, append_images=frames[1:])
     return folder
+
+
+@pytest.fixture(scope="session")
+def small_recipe():
+    return recipe
+
+
+@pytest.fixture(scope="session")
+def draw():
+    return picture

@@ -5,7 +5,12 @@ from PIL import Image
 
 from varcon.core import InputError
 from varcon.data.folder import decode
-from varcon.deploy.images import find_images, read_block, read_blocks, to_pixels
+from varcon.deploy.images import find_images, pixel_blocks, read_block, read_blocks
+
+
+def to_pixels(images, size):
+    blocks = list(pixel_blocks(images, size))
+    return torch.cat(blocks) if blocks else None
 
 
 def test_files_folders_and_patterns_are_found_once_and_in_order(zoo, monkeypatch):
@@ -24,6 +29,20 @@ def test_files_folders_and_patterns_are_found_once_and_in_order(zoo, monkeypatch
     assert find_images([deep[1], zoo / "more"]) == [deep[1], deep[0]]
     assert [file.name for file in find_images(["*.gif", "plain.png"])] == ["animated.gif", "plain.png"]
     assert find_images([inside / "notes.txt"]) == [inside / "notes.txt"]  # the user says it is one
+
+
+def test_linked_folders_are_followed_and_a_link_back_is_not(zoo, tmp_path):
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "pictures").symlink_to(zoo)
+    (zoo / "back").symlink_to(linked)
+    assert find_images([linked]) == [linked / "pictures" / file.name for file in sorted(zoo.glob("*.*"))]
+
+
+def test_many_images_come_in_blocks(monkeypatch):
+    monkeypatch.setattr("varcon.deploy.images.FILES_AT_ONCE", 3)
+    images = np.random.default_rng(0).integers(0, 256, (7, 8, 8, 3), dtype=np.uint8)
+    assert [len(block) for block in pixel_blocks(list(images), 8)] == [3, 3, 1]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +96,8 @@ def test_arrays_tensors_and_pictures_are_the_same_images():
         assert torch.equal(to_pixels(given, 8), wanted)
     assert torch.equal(to_pixels(images[0], 8), wanted[:1])
     assert torch.equal(to_pixels(Image.fromarray(images[0]), 8), wanted[:1])
-    assert to_pixels([], 8).shape == (0, 3, 8, 8)
+    assert to_pixels([], 8) is None
+    assert torch.equal(to_pixels((image for image in images), 8), wanted)
 
 
 def test_grey_is_repeated_and_other_sizes_are_resized_as_files_are(tmp_path):

@@ -1,4 +1,7 @@
-"""Folders of images: path/train/<class>/* and path/test/<class>/*, decoded once into one array."""
+"""Folders of images: path/train/<class>/* and path/test/<class>/*, decoded once into one array.
+
+Where there are no test images, or only path/<class>/*, a share of each class is held out in their place.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor
 
 from varcon.core import Data, InputError, OnProgress, Split
 from varcon.data.assemble import assemble, given_path, require_memory
+from varcon.data.subset import hold_out
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,39 +31,62 @@ SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", "
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 TEST_NAMES = ("test", "val", "valid", "validation")
 LAYOUT = "the layout is train/<class>/*.jpg and test/<class>/*.jpg"
+HELD_OUT = 0.2  # share of each class that stands in for test images where there are none
 LARGEST_DEFAULT = 224
 CHUNK = 16  # images per task: few enough to stop soon after an error
 
 
 def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
     root = given_path(path, f"a folder of images; {LAYOUT}")
-    train_folder, test_folder = find_splits(root)
-    classes = [folder.name for folder in class_folders(train_folder)]
-    if not classes:
-        raise InputError(f"{train_folder} has no folder per class: {LAYOUT}")
-    train_files, train_labels = list_images(train_folder, classes)
-    test_files, test_labels = list_images(test_folder, classes)
-    files = train_files + test_files
+    found = find_images(root)
+    train_files = found.train_files
+    files = train_files + found.test_files
     with warnings.catch_warnings():
         # Pillow warns of odd but readable files. Set here, not in the threads: the filters are global.
         warnings.simplefilter("ignore")
         size = image_size or usual_size(train_files, progress)
         require_memory(len(files), size)
         images = decode(files, size, progress)
-    train = Split(images[: len(train_files)], torch.tensor(train_labels))
-    test = Split(images[len(train_files) :], torch.tensor(test_labels))
-    return assemble(train, test, classes, size, str(root))
+    train = Split(images[: len(train_files)], torch.tensor(found.train_labels))
+    test = Split(images[len(train_files) :], torch.tensor(found.test_labels))
+    if share := held_out_share(found):
+        kept, held = hold_out(train.labels, share, seed=0)
+        if not len(held):
+            raise InputError(f"{root} has one image of each class, and none to judge by: add some")
+        train, test = train.part(kept), train.part(held)
+    return assemble(train, test, found.classes, size, str(root))
 
 
-def find_splits(root: Path) -> tuple[Path, Path]:
+class Found(NamedTuple):
+    classes: list[str]
+    train_files: list[Path]
+    train_labels: list[int]
+    test_files: list[Path]  # none: some of the others are to be held out
+    test_labels: list[int]
+
+
+def find_images(root: Path) -> Found:
+    train_folder, test_folder = find_splits(root)
+    classes = [folder.name for folder in class_folders(train_folder)]
+    if not classes:
+        raise InputError(f"{train_folder} has no folder per class: {LAYOUT}")
+    tests: tuple[list[Path], list[int]] = list_images(test_folder, classes) if test_folder else ([], [])
+    return Found(classes, *list_images(train_folder, classes), *tests)
+
+
+def held_out_share(found: Found) -> float:
+    return 0.0 if found.test_files else HELD_OUT
+
+
+def find_splits(root: Path) -> tuple[Path, Path | None]:
     if not root.is_dir():
         raise InputError(f"there is no folder {root}: correct data.path, and unpack the images if need be")
-    if not (root / "train").is_dir():
-        raise InputError(f"{root} has no folder train: {LAYOUT}")
-    for name in TEST_NAMES:
-        if (root / name).is_dir():
-            return root / "train", root / name
-    raise InputError(f"{root} has none of the folders {', '.join(TEST_NAMES)}: {LAYOUT}")
+    tests = [root / name for name in TEST_NAMES if (root / name).is_dir()]
+    if (root / "train").is_dir():
+        return root / "train", tests[0] if tests else None
+    if tests:
+        raise InputError(f"{root} has a folder {tests[0].name} and no folder train: {LAYOUT}")
+    return root, None
 
 
 def class_folders(split: Path) -> list[Path]:
@@ -85,10 +112,12 @@ def is_image(entry: Path) -> bool:
     return entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".") and entry.is_file()
 
 
-def usual_size(files: list[Path], progress: OnProgress | None = None) -> int:
+def usual_size(
+    files: list[Path], progress: OnProgress | None = None, largest: int | None = LARGEST_DEFAULT
+) -> int:
     """The median short side, so that few images lose much or are blown up much."""
     sides = in_order(lambda i: with_image(files[i], short_side), len(files), "measuring images", progress)
-    return min(statistics.median_low(sides), LARGEST_DEFAULT)
+    return min(statistics.median_low(sides), largest or max(sides))
 
 
 def decode(

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import dataclasses
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 from rich.console import Console
 
+from varcon.arguments import parse
 from varcon.core import InputError, OnProgress, RunError
-from varcon.files import replacing
+from varcon.deploy.outputs import check_place, writer
 from varcon.terminal import Bar
 
-if TYPE_CHECKING:  # torch and all that goes with it: `varcon --help` does without
+if TYPE_CHECKING:  # what the other commands do not wait for
     from varcon.deploy.model import Model, Prediction
 
 Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -127,7 +125,7 @@ def predict(arguments: list[str], console: Console) -> None:
     with ExitStack() as stack:
         aside = stack.enter_context(beside(console, "predicting"))
         model = load(chosen, aside.progress)
-        show = stack.enter_context(writer(chosen, model, console))
+        show = stack.enter_context(writer(chosen, len(model.classes), console))
         done = 0
         for block in read_blocks(files, model.config.image_size):
             features = model.embed_pixels(block.pixels)
@@ -213,10 +211,6 @@ def serve(arguments: list[str], console: Console) -> None:
     start(arguments, console)
 
 
-def parse(kind: Any, verb: str, arguments: list[str]) -> Any:
-    return tyro.cli(kind, args=arguments, prog=f"varcon {verb}")
-
-
 def some_images(places: tuple[str, ...] | list[str], verb: str) -> list[Path]:
     """Looked for before the model is loaded: a slip in a path is told at once."""
     from varcon.deploy.images import find_images
@@ -256,107 +250,6 @@ def beside(console: Console, title: str) -> Iterator[Beside]:
 def count_broken(broken: int, total: int) -> None:
     if broken:
         raise RunError(f"{broken} of {total} images could not be read, as told above; the others are done")
-
-
-def check_place(out: Path) -> None:
-    if not out.parent.is_dir():
-        raise InputError(f"there is no folder {out.parent} to write {out.name} into")
-
-
-Show = Callable[[Path, "Prediction | str"], Any]
-
-
-@contextmanager
-def writer(chosen: Predict, model: Model, console: Console) -> Iterator[Show]:
-    """What takes each file and its prediction, or the sentence that says why there is none."""
-    target = chosen.json or chosen.csv
-    if not target:
-        yield (
-            lambda file, found: (
-                None if isinstance(found, str) else console.out(line_of(file, found), highlight=False)
-            )
-        )
-        return
-    with opened(target, console) as stream:
-        if chosen.json:
-            yield lambda file, found: stream.write(json.dumps(json_of(file, found)) + "\n")
-            return
-        top = min(chosen.top, len(model.classes))
-        table = csv.DictWriter(stream, columns(top, chosen.neighbours), lineterminator="\n")
-        table.writeheader()
-        yield lambda file, found: table.writerow(row_of(file, found))
-
-
-@contextmanager
-def opened(target: str, console: Console) -> Iterator[Writable]:
-    if target == "-":
-        yield Through(console)
-        return
-    path = Path(target).expanduser()
-    check_place(path)
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        yield file
-
-
-class Writable(Protocol):
-    def write(self, text: str, /) -> Any: ...
-
-
-class Through:
-    """Standard output by way of the console, which keeps its bar below what is written."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def write(self, text: str, /) -> None:
-        self._console.out(text, end="", highlight=False)
-
-
-def line_of(file: Path, found: Prediction) -> str:
-    parts = [str(file), *(f"{label} {100 * probability:.1f} %" for label, probability in found.top)]
-    if found.unlike_anything_seen:
-        parts.append("UNLIKE ANYTHING SEEN")
-    near = ", ".join(f"{neighbour.name} {neighbour.cosine:.3f}" for neighbour in found.neighbours)
-    return "  ".join([*parts, *([f"near {near}"] if near else [])])
-
-
-def json_of(file: Path, found: Prediction | str) -> dict[str, Any]:
-    if isinstance(found, str):
-        return {"path": str(file), "error": found}
-    values = dataclasses.asdict(found)
-    values["top"] = [{"label": label, "probability": probability} for label, probability in found.top]
-    for neighbour in values["neighbours"]:
-        del neighbour["name"]
-    return {"path": str(file), **values}
-
-
-def columns(top: int, neighbours: int) -> list[str]:
-    names = ["path", "label", "probability", "unlike_anything_seen", "likelihood"]
-    names += [f"{name}_{place}" for place in range(2, top + 1) for name in ("label", "probability")]
-    for place in range(1, neighbours + 1):
-        names += [f"neighbour_{place}", f"neighbour_{place}_label", f"neighbour_{place}_cosine"]
-    return [*names, "error"]
-
-
-def row_of(file: Path, found: Prediction | str) -> dict[str, Any]:
-    if isinstance(found, str):
-        return {"path": file, "error": found}
-    row: dict[str, Any] = {
-        "path": file,
-        "label": found.label,
-        "probability": found.probability,
-        "unlike_anything_seen": found.unlike_anything_seen,
-        "likelihood": found.likelihood,
-    }
-    for place, (label, probability) in enumerate(found.top[1:], start=2):
-        row |= {f"label_{place}": label, f"probability_{place}": probability}
-    for place, neighbour in enumerate(found.neighbours, start=1):
-        row |= {
-            f"neighbour_{place}": neighbour.path or neighbour.index,
-            f"neighbour_{place}_label": neighbour.label,
-            f"neighbour_{place}_cosine": neighbour.cosine,
-        }
-    return row
 
 
 VERBS: dict[str, Callable[[list[str], Console], None]] = {

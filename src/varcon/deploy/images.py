@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -60,9 +61,14 @@ def find_images(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
 
 
 def images_below(folder: Path) -> list[Path]:
-    """In the order of their paths; what is hidden is left out."""
-    found = []
-    for place, folders, names in os.walk(folder):
+    """In the order of their paths; what is hidden is left out, and no folder is looked into twice."""
+    found, seen = [], set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = Path(place).resolve()
+        if real in seen:  # a link back
+            folders.clear()
+            continue
+        seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [file for name in sorted(names) if is_image(file := Path(place, name))]
     return found
@@ -88,22 +94,29 @@ def read_block(files: Sequence[Path], size: int) -> Block:
     return Block([file for file, _ in good], stacked([pixels for _, pixels in good], size), broken)
 
 
-def to_pixels(images: Images, size: int) -> Tensor:
-    """Images of any kind, [N, 3, size, size]; a file that cannot be read is an error."""
+def pixel_blocks(images: Images, size: int) -> Iterator[Tensor]:
+    """Images of any kind, some at a time: [n, 3, size, size]. A file that cannot be read is an error."""
     if isinstance(images, str | os.PathLike | np.ndarray | Tensor | Image.Image):
         images = [images]
     if not isinstance(images, Iterable):
         raise InputError(f"images are of type {type(images).__name__}; {KINDS}")
-    parts = []
-    for one in images:
-        if isinstance(one, str | os.PathLike):
-            if not Path(one).is_file():
-                raise InputError(f"there is no file {one}")
-            with odd_files_allowed():
-                parts.append(stacked([with_image(Path(one), lambda image: square(image, size))], size))
-        else:
-            parts.append(resized([one] if isinstance(one, Image.Image) else as_stack(one), size))
-    return torch.cat(parts) if parts else torch.empty((0, 3, size, size), dtype=torch.uint8)
+    each = iter(images)
+    while block := list(islice(each, FILES_AT_ONCE)):
+        yield block_pixels(block, size)
+
+
+def block_pixels(images: list[Any], size: int) -> Tensor:
+    with odd_files_allowed():
+        return torch.cat(in_order(lambda place: to_pixels(images[place], size), len(images), ""))
+
+
+def to_pixels(one: Any, size: int) -> Tensor:
+    """One image, or an array of several."""
+    if not isinstance(one, str | os.PathLike):
+        return resized([one] if isinstance(one, Image.Image) else as_stack(one), size)
+    if not Path(one).is_file():
+        raise InputError(f"there is no file {one}")
+    return stacked([with_image(Path(one), lambda image: square(image, size))], size)
 
 
 KINDS = "give paths, PIL images, uint8 arrays [H, W], [H, W, 3] or [N, H, W, 3], or tensors [N, 3, H, W]"

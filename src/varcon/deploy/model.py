@@ -15,7 +15,7 @@ from varcon.augment import prepare
 from varcon.core import InputError, OnProgress
 from varcon.deploy import learned
 from varcon.deploy.config import CONFIG, Config, read_config
-from varcon.deploy.images import Images, to_pixels
+from varcon.deploy.images import Images, pixel_blocks
 from varcon.deploy.learned import Training
 from varcon.deploy.vectors import nearest, unit
 from varcon.engine.checkpoint import load_weights
@@ -75,7 +75,9 @@ class Model:
 
     def embed(self, images: Images) -> np.ndarray:
         """The encoder's features [N, F] of paths, PIL images, or uint8 arrays or tensors; one is N = 1."""
-        return self.embed_pixels(to_pixels(images, self.config.image_size))
+        blocks = pixel_blocks(images, self.config.image_size)
+        nothing = np.empty((0, self.features), np.float32)
+        return np.concatenate([nothing, *(self.embed_pixels(pixels) for pixels in blocks)])
 
     def predict(self, images: Images, top: int = 1, neighbours: int = 3) -> list[Prediction]:
         """Of each image the class, the `top` most likely classes and the nearest training images."""

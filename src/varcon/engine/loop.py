@@ -76,7 +76,7 @@ def fit(
     run_step = step if why_no_graph(recipe, device, world) else GraphedStep(step)
 
     saved = time.monotonic()
-    order = epoch_order(len(split), settings.seed, state.step // steps_per_epoch, device)
+    order = epoch_order(split.labels, settings.seed, state.step // steps_per_epoch, settings.balanced)
     main = distributed.is_main()
     if main and state.step == 0 and 0 in settings.snapshots:
         save_weights(snapshot_path(folder, 0), encoder)
@@ -92,7 +92,7 @@ def fit(
             progress = Progress(state.step, total_steps, steps_per_epoch)
             position = state.step % steps_per_epoch
             if position == 0:
-                order = epoch_order(len(split), settings.seed, progress.epoch, device)
+                order = epoch_order(split.labels, settings.seed, progress.epoch, settings.balanced)
             indices = share_of(order[position * settings.batch_size :][: settings.batch_size])
 
             rate = learning_rate(settings, progress)
@@ -191,10 +191,26 @@ def check_views(method: Method, recipe: Recipe[Any]) -> None:
         )
 
 
-def epoch_order(images: int, seed: int, epoch: int, device: torch.device) -> Tensor:
-    """A permutation that depends on seed and epoch alone, the same in every process and after a resume."""
+def epoch_order(labels: Tensor, seed: int, epoch: int, balanced: bool = False) -> Tensor:
+    """The images of an epoch, which depend on seed and epoch alone: the same in every process and after a
+    resume. Each comes up once; or in a balanced epoch, as long as that, each class equally often."""
     generator = torch.Generator().manual_seed(mixed_seed(seed, epoch))
-    return torch.randperm(images, generator=generator).to(device)
+    order = torch.randperm(len(labels), generator=generator)
+    if balanced:
+        order = evenly(order, labels.cpu(), generator)
+    return order.to(labels.device)
+
+
+def evenly(order: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """As many draws of each class as of any other, or one more; its images in turn, from a random one on."""
+    by_class = order[labels[order].argsort(stable=True)]
+    counts = labels.bincount()
+    present = counts.nonzero().flatten()
+    classes = present[torch.randperm(len(present), generator=generator)]  # some of them get one more
+    turns = torch.arange(len(order))
+    drawn, turn = classes[turns % len(classes)], turns // len(classes)
+    chosen = by_class[(counts.cumsum(0) - counts)[drawn] + turn % counts[drawn]]
+    return chosen[torch.randperm(len(chosen), generator=generator)]
 
 
 def share_of(indices: Tensor) -> Tensor:

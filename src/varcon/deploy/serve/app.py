@@ -107,7 +107,9 @@ def make_app(answers: Answers, host_names: set[str] | None = None) -> FastAPI:
                     results[-1] |= {"error": error.sentence, "status": error.status}
             found = await in_turn(answers.predict, pixels)
         if not results:
-            raise Refused(400, "the request holds no file; send images, for example: curl -F image=@photo.jpg")
+            raise Refused(
+                400, "the request holds no file; send images, for example: curl -F image=@photo.jpg"
+            )
         for place, one in zip(good, found, strict=True):
             results[place] |= one
         if good:

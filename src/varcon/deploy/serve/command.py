@@ -13,8 +13,9 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from varcon.arguments import parse
 from varcon.core import InputError
-from varcon.deploy.commands import DataPath, Run, beside, parse
+from varcon.deploy.commands import DataPath, Run, beside
 
 LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
 SECONDS_TO_FINISH = 5  # what is under way, once the server is told to stop
@@ -66,7 +67,9 @@ def serve(arguments: list[str], console: Console) -> None:
             aside.warn(amiss)
         local = is_loopback(listener)
         app = make_app(Answers(model, gallery), LOOPBACK_NAMES | {chosen.host} if local else None)
-        shown = f"{len(gallery):,} {gallery.title}" if gallery else "no images of its own; name some with --index"
+        shown = (
+            f"{len(gallery):,} {gallery.title}" if gallery else "no images of its own; name some with --index"
+        )
         address = url(listener)
         console.out(f"{model.weights.parent}: {len(model.classes)} classes, {shown}", highlight=False)
         console.out(f"serving at {address}", highlight=False)

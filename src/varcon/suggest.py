@@ -1,0 +1,131 @@
+"""A recipe for a folder of images that has none: chosen from what lies there, and explained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from varcon.augment import AugmentSettings
+from varcon.core import InputError, OnProgress
+from varcon.data import DataSettings
+from varcon.data.assemble import available_memory
+from varcon.data.folder import find_images, held_out_share, usual_size
+from varcon.data.subset import hold_out
+from varcon.encoders import EncoderSettings
+from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
+
+MEASURED = 200  # images whose size is looked at
+SMALL_STEM = 64  # pixels of a side, up to which the first layers keep the resolution
+UNEVEN = (
+    3  # times as many images in the largest class as in the smallest, from which classes are drawn evenly
+)
+FEW = 5  # images of a class, below which little can be learnt of it
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    recipe: Recipe[Any]
+    reasons: list[str]  # each a sentence
+
+    def as_recipe_file(self, command: str) -> str:
+        """With the command and the reasons at its head."""
+        head = [command, "", *self.reasons]
+        return "".join(f"# {line}".rstrip() + "\n" for line in head) + recipe_to_toml(self.recipe)
+
+
+def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Suggestion:
+    """`device` is cpu or cuda: where there is no GPU, images and encoder are small."""
+    found = find_images(path)
+    counts = Counter(found.train_labels)
+    images, classes = len(found.train_files), len(found.classes)
+    if classes < 2:
+        raise InputError(f"{path} has images of one class alone; to tell classes apart it takes two")
+    side = usual_side(found.train_files, progress)
+    share = held_out_share(found)
+    held = len(hold_out(torch.tensor(found.train_labels), share, seed=0)[1]) if share else 0
+    training, tests = images - held, held or len(found.test_files)
+    split = (
+        f"{tests:,} of them held out to judge by, as there is no folder of test images"
+        if share
+        else f"and {tests:,} to judge by"
+    )
+    reasons = [f"{images:,} images of {classes} classes, {split}."]
+
+    size, encoder, why = chosen_encoder(side, images, device)
+    reasons.append(why)
+    epochs, batch_size, why = chosen_budget(training, classes, device)
+    reasons.append(why)
+    fewest, most = min(counts.values()), max(counts.values())
+    balanced = most > UNEVEN * fewest
+    if balanced:
+        reasons.append(
+            f"Classes have from {fewest:,} to {most:,} images: each is drawn equally often (train.balanced)."
+        )
+    small = [found.classes[label] for label, count in sorted(counts.items()) if count < FEW]
+    if small:
+        named = ", ".join(small[:5]) + (" and others" if len(small) > 5 else "")
+        reasons.append(
+            f"Fewer than {FEW} images: {named}. Little can be learnt of these; add some if you can."
+        )
+    reasons.append(
+        "Mirrored images count as the same; where they do not (text, digits), set augment.flip to 0."
+    )
+    train = TrainSettings(
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=0.1,
+        weight_decay=5e-4,
+        warmup_epochs=max(1, epochs // 20),
+        precision="bf16" if device == "cuda" else "fp32",
+        balanced=balanced,
+    )
+    recipe: Recipe[Any] = Recipe(
+        data=DataSettings("folder", str(path), size),
+        augment=AugmentSettings(crop_area=(0.3, 1.0)),
+        encoder=encoder,
+        train=train,
+    )
+    knn = replace(recipe.evaluate.knn, k=min(20, max(1, fewest)))
+    return Suggestion(replace(recipe, evaluate=replace(recipe.evaluate, knn=knn)), reasons)
+
+
+def usual_side(files: list[Path], progress: OnProgress | None) -> int:
+    """The median short side of images taken evenly from all of them."""
+    return usual_size(files[:: max(1, len(files) // MEASURED)], progress, largest=None)
+
+
+def chosen_encoder(side: int, images: int, device: str) -> tuple[int, EncoderSettings, str]:
+    if device != "cuda":
+        size = min(side, 32)
+        why = f"Without a GPU: images at {size} pixels and a small encoder."
+        return size, EncoderSettings("small"), why
+    size = side if side <= SMALL_STEM else 128 if images < 20_000 else min(224, side)
+    free = available_memory()
+    while free is not None and size > 32 and 3 * images * size * size > free // 2:
+        size //= 2
+    name = "resnet18" if images < 50_000 else "resnet50"
+    stem = "small" if size <= SMALL_STEM else "imagenet"
+    why = f"Images are {side} pixels wide or high and are read at {size}; the encoder is a {name}."
+    return size, EncoderSettings(name, stem), why  # type: ignore[arg-type]
+
+
+def chosen_budget(images: int, classes: int, device: str) -> tuple[int, int, str]:
+    """Epochs that show the encoder about as many images whatever the number of different ones."""
+    shown, least, most, largest = (4_000_000, 50, 400, 512) if device == "cuda" else (80_000, 10, 60, 128)
+    epochs = min(most, max(least, shown // images))
+    batch_size = largest
+    while batch_size > images // 2:
+        batch_size //= 2
+    batch_size = max(2, batch_size)
+    why = f"{epochs} epochs in batches of {batch_size}."
+    if batch_size < 2 * classes:
+        why += f" A batch has fewer than two images of each of the {classes} classes, which costs accuracy."
+    return epochs, batch_size, why
+
+
+def used_device(name: str) -> str:
+    return "cuda" if name.startswith("cuda") or (name == "auto" and torch.cuda.is_available()) else "cpu"

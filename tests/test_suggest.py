@@ -1,0 +1,121 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from varcon.cli import main
+from varcon.core import InputError
+from varcon.data import load
+from varcon.recipe import load_recipe, recipe_to_dict, recipe_to_toml
+from varcon.suggest import chosen_budget, chosen_encoder, suggest
+
+
+def make(folder: Path, counts: dict[str, int], side: int = 12) -> Path:
+    generator = np.random.default_rng(0)
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = generator.integers(0, 256, (side, side + 3, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_a_folder_of_classes_becomes_a_recipe(tmp_path):
+    root = make(tmp_path / "pets", {"cat": 40, "dog": 8, "newt": 2})
+    recipe, reasons = (found := suggest(root, "cpu")).recipe, found.reasons
+    assert (recipe.data.name, recipe.data.path, recipe.data.image_size) == ("folder", str(root), 12)
+    assert recipe.encoder.name == "small" and recipe.train.precision == "fp32"
+    assert recipe.train.balanced and recipe.evaluate.knn.k == 2
+    assert recipe.train.batch_size == 16 and recipe.train.epochs == 60
+    text = " ".join(reasons)
+    assert "50 images of 3 classes, 11 of them held out to judge by" in text
+    assert "from 2 to 40 images: each is drawn equally often" in text
+    assert "Fewer than 5 images: newt." in text
+    data = load(recipe.data)
+    assert (len(data.train), len(data.test)) == (39, 11)
+
+
+def test_even_classes_with_test_images(tmp_path):
+    make(tmp_path / "train", {"a": 9, "b": 9})
+    make(tmp_path / "test", {"a": 3, "b": 4})
+    found = suggest(tmp_path, "cuda")
+    assert not found.recipe.train.balanced
+    assert found.recipe.train.precision == "bf16" and found.recipe.encoder.name == "resnet18"
+    assert "18 images of 2 classes, and 7 to judge by." in found.reasons
+
+
+def test_the_written_recipe_is_the_same(tmp_path):
+    recipe = suggest(make(tmp_path / "images", {"a": 6, "b": 30}), "cpu").recipe
+    (tmp_path / "recipe.toml").write_text(recipe_to_toml(recipe))
+    assert recipe_to_dict(load_recipe(tmp_path / "recipe.toml")) == recipe_to_dict(recipe)
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[1].glob("recipes/*/*.toml")), ids=lambda p: p.stem
+)
+def test_every_recipe_survives_writing(path, tmp_path):
+    recipe = load_recipe(path)
+    (tmp_path / "again.toml").write_text(recipe_to_toml(recipe))
+    assert load_recipe(tmp_path / "again.toml") == recipe
+
+
+@pytest.mark.parametrize(
+    ("side", "images", "device", "size", "name", "stem"),
+    [
+        (500, 3_000, "cpu", 32, "small", "small"),
+        (28, 60_000, "cpu", 28, "small", "small"),
+        (32, 50_000, "cuda", 32, "resnet50", "small"),
+        (500, 3_000, "cuda", 128, "resnet18", "imagenet"),
+        (300, 100_000, "cuda", 224, "resnet50", "imagenet"),
+    ],
+)
+def test_size_and_encoder(monkeypatch, side, images, device, size, name, stem):
+    monkeypatch.setattr("varcon.suggest.available_memory", lambda: 10**12)
+    found, encoder, why = chosen_encoder(side, images, device)
+    assert (found, encoder.name, encoder.stem) == (size, name, stem)
+    assert str(size) in why
+
+
+def test_images_that_would_not_fit_are_read_smaller(monkeypatch):
+    monkeypatch.setattr("varcon.suggest.available_memory", lambda: 8 * 10**9)
+    assert chosen_encoder(300, 100_000, "cuda")[0] == 112
+
+
+def test_budget():
+    assert chosen_budget(50_000, 100, "cuda")[:2] == (80, 512)
+    assert chosen_budget(10_000_000, 1000, "cuda")[:2] == (50, 512)
+    assert chosen_budget(3_680, 37, "cpu")[:2] == (21, 128)
+    epochs, batch_size, why = chosen_budget(90, 37, "cpu")
+    assert (epochs, batch_size) == (60, 32)
+    assert "fewer than two images of each of the 37 classes" in why
+
+
+def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
+    """Told what was chosen; the recipe lies beside the run, and one that was edited stays."""
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["--train.epochs", "1", "--train.device", "cpu"]
+    assert main(["train", "--data", "pets", *few]) == 0
+    out = capsys.readouterr().out
+    assert "19 images of 2 classes, 4 of them held out" in out and "recipe: runs/pets.toml" in out
+    assert (tmp_path / "runs/pets/encoder.safetensors").exists()
+    text = (tmp_path / "runs/pets.toml").read_text()
+    assert text.startswith("# varcon train runs/pets.toml\n#\n# 19 images of 2 classes")
+    assert load_recipe("runs/pets.toml").data.path == "pets"
+    assert "varcon train runs/pets.toml --train.epochs 1" in (tmp_path / "runs/pets/recipe.json").read_text()
+    assert main(["train", "--data=pets", *few]) == 2
+    assert "runs/pets already holds a run: add --resume" in capsys.readouterr().err
+    (tmp_path / "runs/pets.toml").write_text(text + "# mine\n")
+    assert main(["train", "--data", "pets", *few]) == 2
+    assert "runs/pets.toml is there already and differs" in capsys.readouterr().err
+    assert (tmp_path / "runs/pets.toml").read_text().endswith("# mine\n")
+    assert main(["train", "--data"]) == 2
+    assert "--data needs a folder of images" in capsys.readouterr().err
+
+
+def test_what_cannot_be(tmp_path):
+    with pytest.raises(InputError, match="one class alone"):
+        suggest(make(tmp_path / "one", {"cat": 3}), "cpu")
+    with pytest.raises(InputError, match="there is no folder"):
+        suggest(tmp_path / "absent", "cpu")
