@@ -4,12 +4,10 @@ import base64
 import json
 import os
 import select
-import shutil
 import subprocess
 import time
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -25,14 +23,10 @@ FLAGS = (
 SECONDS = 60  # for any one thing: other work may share the machine
 
 
-def find_browser():
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
-
-
 class Browser:
     """One page. What goes wrong in it is gathered in `complaints`."""
 
-    def __init__(self, profile: Path) -> None:
+    def __init__(self, program: str, profile: Path) -> None:
         their_in, self._out = os.pipe()
         self._in, their_out = os.pipe()
 
@@ -42,7 +36,7 @@ class Browser:
             os.dup2(b, 4)
 
         self._process = subprocess.Popen(
-            [find_browser(), *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             preexec_fn=as_three_and_four,
             pass_fds=(3, 4),
             stdout=subprocess.DEVNULL,
@@ -109,12 +103,11 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, code):
-        """Until it is true; its value."""
+        """Until it is true."""
         until = time.monotonic() + SECONDS
-        while not (value := self.run(code)):
+        while not self.run(f"Boolean({code})"):
             assert time.monotonic() < until, f"{code} has not become true in {SECONDS} s"
             time.sleep(0.02)
-        return value
 
     def give_files(self, selector, files):
         root = self.call("DOM.getDocument")["root"]["nodeId"]
@@ -132,6 +125,10 @@ class Browser:
         more = {"text": "\r"} if key == "Enter" else {"text": key} if len(key) == 1 else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **more)
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+
+    def press_tab(self):
+        for kind in ("keyDown", "keyUp"):
+            self.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
 
     def picture(self, file: Path, whole=True):
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]

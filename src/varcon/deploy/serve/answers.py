@@ -53,7 +53,7 @@ class Answers:
         }
 
     def scores(self) -> dict[str, float]:
-        """In percent, on test images: of the rule that predicts here, then what `varcon evaluate` has left."""
+        """In percent, on test images: of the rule that predicts here, and what `varcon evaluate` has left."""
         found = {"prediction top-1": self.model.config.measured.get("top1")}
         found |= scores_of(self.model.weights.parent)
         return {title: value for title, value in found.items() if value is not None}

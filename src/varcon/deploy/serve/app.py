@@ -1,4 +1,4 @@
-"""The page and the API over HTTP. What computes goes through one thread, so that visitors are served in turn."""
+"""The page and the API over HTTP. All that computes goes through one thread: visitors are served in turn."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -19,7 +19,7 @@ from varcon.deploy.serve.answers import Answer, Answers
 from varcon.deploy.serve.gallery import thumbnails
 from varcon.deploy.serve.uploads import Refused, decode, read_files
 
-P, R = ParamSpec("P"), TypeVar("R")
+Result = TypeVar("Result")
 
 PAGE = Path(__file__).parent / "page.html"
 UPLOADS_AT_ONCE = 8  # requests that are read side by side; with the limit of a file this bounds memory
@@ -39,15 +39,15 @@ def make_app(answers: Answers, host_names: set[str] | None = None) -> FastAPI:
     thumbnail_of = thumbnails(answers.gallery) if answers.gallery else None
     uploads = asyncio.Semaphore(UPLOADS_AT_ONCE)
 
-    async def in_turn(work: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        return await asyncio.get_running_loop().run_in_executor(worker, lambda: work(*arguments, **named))
+    async def in_turn(work: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(worker, work, *arguments)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         worker.shutdown(cancel_futures=True)
 
-    def check_host(request: Request) -> None:
+    async def check_host(request: Request) -> None:
         # Else a page from elsewhere could give its own name this machine's address, and read the answers.
         if host_names is not None and request.url.hostname not in host_names:
             raise Refused(403, f"this server answers to {' and '.join(sorted(host_names))} only")
@@ -121,26 +121,26 @@ def make_app(answers: Answers, host_names: set[str] | None = None) -> FastAPI:
     return app
 
 
-def error(status: int, sentence: str) -> Response:
+def tell(status: int, sentence: str) -> Response:
     return JSONResponse({"error": sentence}, status_code=status)
 
 
 async def refused(request: Request, found: Any) -> Response:
-    return error(found.status, found.sentence)
+    return tell(found.status, found.sentence)
 
 
 async def not_served(request: Request, found: Any) -> Response:
     what = {404: "there is nothing at", 405: f"{request.method} is not how to ask at"}
-    return error(found.status_code, f"{what.get(found.status_code, found.detail)} {request.url.path}")
+    return tell(found.status_code, f"{what.get(found.status_code, found.detail)} {request.url.path}")
 
 
 async def no_number(request: Request, found: Any) -> Response:
-    return error(404, "an image is named by its number, a whole one")
+    return tell(404, "an image is named by its number, a whole one")
 
 
 async def cannot(request: Request, found: Any) -> Response:
-    return error(500, str(found))  # of a model whose features are not numbers
+    return tell(500, str(found))  # of a model whose features are not numbers
 
 
 async def failed(request: Request, found: Any) -> Response:
-    return error(500, "the server has failed at this; its terminal tells more")
+    return tell(500, "the server has failed at this; its terminal tells more")

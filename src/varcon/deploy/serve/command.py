@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import webbrowser
 from contextlib import suppress
@@ -52,7 +53,7 @@ def serve(arguments: list[str], console: Console) -> None:
 
         from varcon.deploy.serve.app import make_app
     except ImportError as error:
-        missing = error.name or "a package"
+        missing = (error.name or "more").split(".")[0]
         raise InputError(f"varcon serve needs {missing}: pip install 'varcon[serve]'") from None
     from varcon.deploy.model import load
     from varcon.deploy.serve.answers import Answers
@@ -100,7 +101,7 @@ def listening(host: str, port: int) -> socket.socket:
     except socket.gaierror:
         raise InputError(f"--host {host} is no address of a machine") from None
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        reason = os.strerror(error.errno).lower() if error.errno else str(error)
         raise InputError(
             f"cannot listen at {host} port {port} ({reason}); choose another --port or --host"
         ) from None

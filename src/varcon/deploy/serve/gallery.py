@@ -111,16 +111,15 @@ def of_training(
     model: Model, training: learned.Training, data_path: Path | None, progress: OnProgress
 ) -> tuple[Gallery, list[str]]:
     labels, files, root = np.array(training.labels), training.files, Path(training.root).expanduser()
-    broken = []
+    described = "training images", training.vectors, labels.__getitem__, "given"
     if files is None:
         pixels = pixels_of(model, data_path, progress)  # [N, H, W, 3]
-        name_of, picture_of = str, lambda number: Image.fromarray(pixels[number])
-    else:
-        name_of, picture_of = files.__getitem__, lambda number: picture_of_file(root / files[number])
-        if not root.is_dir():
-            broken = [f"there is no folder {root} any more, so no training image can be shown: --data.path"]
-    titled = "training images"
-    return Gallery(titled, training.vectors, labels.__getitem__, "given", name_of, picture_of), broken
+        return Gallery(*described, str, lambda number: Image.fromarray(pixels[number])), []
+    amiss = f"there is no folder {root} now, so training images are not shown; say where with --data.path"
+    return (
+        Gallery(*described, files.__getitem__, lambda number: picture_of_file(root / files[number])),
+        [] if root.is_dir() else [amiss],
+    )
 
 
 def pixels_of(model: Model, data_path: Path | None, progress: OnProgress) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Images that visitors send: read with limits while they arrive, so that memory stays bounded.
 
-Of a request one file at a time is in memory as it came; of the others only the few pixels that the encoder sees.
+Of each request one file at a time is in memory as it came, of the others the pixels that the encoder sees.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -18,6 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 
 from varcon.data.folder import FORMATS, square
 from varcon.deploy.images import odd_files_allowed
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
 
 MEGABYTE = 1_000_000
 FILE_BYTES = 20 * MEGABYTE
@@ -86,7 +89,7 @@ class Parts:
         self.ended = False
         self._begin()
 
-    def callbacks(self) -> dict[str, object]:
+    def callbacks(self) -> MultipartCallbacks:
         return {
             "on_part_begin": self._begin,
             "on_header_field": lambda data, start, end: self._field.extend(data[start:end]),
