@@ -305,6 +305,22 @@ def test_everything_has_a_name_and_can_be_reached_by_keyboard(page, data):
         assert wanted in reached
 
 
+def test_neighbours_open_also_where_too_few_images_make_no_map(window, own, data, draw, tmp_path, run_server):
+    folder = tmp_path / "few"
+    folder.mkdir()
+    for number in range(2):
+        draw("red", number).save(folder / f"{number}.png")
+    with run_server(load(own, "cpu"), folder) as (address, _):
+        window.open(address)
+        window.wait("document.title !== 'varcon'")
+        upload(window, data / "test/red/03.png")
+        assert window.run("find('explore').hidden")
+        assert texts(window, ".result h4") == ["Nearest images of few, with predicted classes"]
+        window.run("document.querySelector('.result .images button').click()")
+        window.wait("find('chosen').getClientRects().length && find('chosen').querySelector('figcaption')")
+        assert len(texts(window, "#chosen .images button")) == 1
+
+
 def test_the_page_says_so_when_the_server_has_gone(window, own, data, run_server):
     with run_server(load(own, "cpu")) as (address, _):
         window.open(address)
