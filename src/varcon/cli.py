@@ -50,6 +50,7 @@ varcon: variational supervised contrastive learning
   varcon embed RUN FOLDER     write the features of a folder of images to a file
   varcon search RUN IMAGE     find the images of a folder that are most like given ones
   varcon export RUN           write a run's model as safetensors, onnx, pt2 or for the hub
+  varcon serve RUN            show a run as a web page: predictions, nearest images, a map
   varcon reproduce NAME       make a table or figure of the paper again, the paper's value beside ours
 
 Each command explains itself with --help. Recipes are in the folder recipes/.

@@ -204,6 +204,13 @@ def export(arguments: list[str], console: Console) -> None:
     console.out(f"next: read {folder / 'README.md'}", highlight=False)
 
 
+def serve(arguments: list[str], console: Console) -> None:
+    """Its own room has the rest: a server takes more than this file should hold."""
+    from varcon.deploy.serve.command import serve as start
+
+    start(arguments, console)
+
+
 def some_images(places: tuple[str, ...] | list[str], verb: str) -> list[Path]:
     """Looked for before the model is loaded: a slip in a path is told at once."""
     from varcon.deploy.images import find_images
@@ -250,4 +257,5 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "embed": embed,
     "search": search,
     "export": export,
+    "serve": serve,
 }
