@@ -59,7 +59,7 @@ class Model:
         training: Training | None = None,
     ) -> None:
         self.config, self.weights, self.device = config, weights, device
-        self._encode, self._training = encode, training
+        self._encode, self.training = encode, training
 
     def __repr__(self) -> str:
         size = self.config.image_size
@@ -120,7 +120,7 @@ class Model:
         return predictions
 
     def _neighbours(self, directions: np.ndarray, count: int) -> list[list[Neighbour]]:
-        training = self._training
+        training = self.training
         if training is None or not count:
             return [[] for _ in directions]
 

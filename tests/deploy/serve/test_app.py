@@ -59,7 +59,7 @@ def test_the_page_loads_nothing_from_elsewhere(client):
 
 def test_one_image_and_several_are_predicted_as_the_model_does(client, data, model):
     files = [data / "test/red/03.png", data / "test/blue/01.png", data / "train/green/05.png"]
-    names = model._training.files
+    names = model.training.files
     wanted = model.predict(files, top=5, neighbours=6)
     found = send(client, *((file.name, file.read_bytes()) for file in files))
     assert found.status_code == 200
@@ -88,13 +88,13 @@ def test_the_map_has_every_image_with_its_class(client, model):
     found = client.get("/api/map").json()
     assert found["ids"] == list(range(36))
     assert [model.classes[label] for label in found["labels"]] == [
-        name.split("/")[1] for name in model._training.files
+        name.split("/")[1] for name in model.training.files
     ]
     assert np.isfinite([found["x"], found["y"]]).all()
 
 
 def test_neighbours_are_the_nearest_of_all_but_the_image_itself(client, model):
-    vectors = np.array(model._training.vectors, np.float64)
+    vectors = np.array(model.training.vectors, np.float64)
     for number in (0, 17, 35):
         found = client.get(f"/api/neighbours/{number}").json()
         cosines = vectors @ vectors[number]
@@ -111,7 +111,7 @@ def test_a_thumbnail_is_the_training_image(client, data, model):
     assert "max-age" in found.headers["cache-control"]
     with (
         Image.open(io.BytesIO(found.content)) as shown,
-        Image.open(data / model._training.files[20]) as original,
+        Image.open(data / model.training.files[20]) as original,
     ):
         assert np.array_equal(np.asarray(shown), np.asarray(original))
     assert client.get("/api/thumbnail/20").headers["cache-control"] == "no-store"  # perhaps of another run
@@ -257,8 +257,8 @@ def test_ten_clients_at_once_get_their_own_answers(client, data, model):
 
     with ThreadPoolExecutor(10) as pool:
         for number, (first, second, thumbnail) in enumerate(pool.map(one_client, range(10))):
-            same(first, wanted[2 * number], model._training.files)
-            same(second, wanted[2 * number + 1], model._training.files)
+            same(first, wanted[2 * number], model.training.files)
+            same(second, wanted[2 * number + 1], model.training.files)
             assert thumbnail == 200
 
 

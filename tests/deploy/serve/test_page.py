@@ -133,7 +133,7 @@ def test_dropping_a_file_is_as_good_as_choosing_it(page, data):
 
 
 def test_the_map_shows_an_image_on_hover_and_opens_it_on_click(page, model):
-    name, label = model._training.files[30], model.classes[model._training.labels[30]]
+    name, label = model.training.files[30], model.classes[model.training.labels[30]]
     x, y = page.run(POINT.format(number=30))
     page.mouse("mouseMoved", x, y)
     page.wait("!tip.hidden && tip.of.id === 30 && tip.querySelector('img').naturalWidth === 24")
@@ -214,14 +214,14 @@ def test_a_class_is_found_by_its_name(page, model):
     assert texts(page, "#chosen .hint") == ["12 images on the map"]
     shown = page.run("[...document.querySelectorAll('#chosen img')].map(one => one.getAttribute('src'))")
     numbers = [int(re.search(r"thumbnail/(\d+)", source)[1]) for source in shown]
-    assert [model.classes[model._training.labels[number]] for number in numbers] == ["green"] * 12
+    assert [model.classes[model.training.labels[number]] for number in numbers] == ["green"] * 12
     page.press("x")
     page.wait("find('classes').innerText === 'There is no such class.'")
 
 
 def test_an_upload_takes_its_place_on_the_map(page, data, model):
     name = "train/green/05.png"
-    number = model._training.files.index(name)
+    number = model.training.files.index(name)
     upload(page, data / name)
     mark, point = page.run(f"[uploads[0], points.find(point => point.id === {number})]")
     spread = page.run("Math.max(...points.map(p => p.x)) - Math.min(...points.map(p => p.x))")

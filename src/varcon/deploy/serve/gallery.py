@@ -83,7 +83,7 @@ def open_gallery(
     if index:
         gallery, broken = of_folder(model, index, progress)
         place = hashlib.blake2b(str(index.expanduser().resolve()).encode(), digest_size=6).hexdigest()
-    elif training := model._training:
+    elif training := model.training:
         gallery, broken = of_training(model, training, data_path, progress)
         place = "training"
     else:
