@@ -13,7 +13,7 @@ from varcon.core import Data, Findings, InputError
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import FrozenEncoder
 
-QUERIES_AT_ONCE = 1024
+QUERIES_AT_ONCE = 2048  # fewer, and the product would spend more on rearranging the bank each time
 GROUP = 32  # similarities of which only the largest is looked at first
 CELLS_AT_ONCE = 2**28  # similarities held at a time, at most: 1 GB, where a million images are searched
 
