@@ -11,7 +11,8 @@ from torch import Tensor
 from varcon.augment import ops
 
 if TYPE_CHECKING:
-    from varcon.augment.policies import AugmentSettings, Normalisation
+    from varcon.augment.policies import Normalisation
+    from varcon.augment.settings import AugmentSettings
 
 
 def vectors(

@@ -20,13 +20,8 @@ import triton.language as tl
 from torch import Tensor
 
 from varcon.augment import ops
-from varcon.augment.policies import (
-    CROP_RATIO,
-    AugmentSettings,
-    Normalisation,
-    jitter_ranges,
-    uniforms_per_view,
-)
+from varcon.augment.policies import CROP_RATIO, Normalisation, jitter_ranges, uniforms_per_view
+from varcon.augment.settings import AugmentSettings
 
 LONGEST_SIDE = 64  # one program holds a whole view in registers
 MOST_TAPS = 8  # along an axis: the loop over the columns' is unrolled
