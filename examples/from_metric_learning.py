@@ -3,7 +3,7 @@
 Both take embeddings [batch, dimensions] and integer labels. A miner goes: it chooses pairs, and here each
 embedding is compared with the class references of its batch instead.
 
-    python examples/from_metric_learning.py
+Run: python examples/from_metric_learning.py
 """
 
 import torch

@@ -4,7 +4,7 @@ There the loss takes features [batch, views, dimensions] of unit length and one 
 view is a row with a label of its own. Epsilon stays fixed: such scripts set one learning rate for all
 groups of parameters, and epsilon's must be far smaller.
 
-    python examples/from_supcontrast.py
+Run: python examples/from_supcontrast.py
 """
 
 import torch

@@ -1,7 +1,7 @@
 """VarConLoss with an encoder from Hugging Face: a small vision transformer on handwritten digits.
 
-pip install transformers
-python examples/hugging_face.py
+Needs: pip install transformers
+Run: python examples/hugging_face.py
 """
 
 import torch

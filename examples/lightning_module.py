@@ -1,7 +1,7 @@
 """VarConLoss in a Lightning module, on handwritten digits.
 
-pip install lightning
-python examples/lightning_module.py
+Needs: pip install lightning
+Run: python examples/lightning_module.py
 """
 
 import lightning

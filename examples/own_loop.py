@@ -1,6 +1,6 @@
 """VarConLoss in a plain PyTorch loop, on handwritten digits.
 
-python examples/own_loop.py
+Run: python examples/own_loop.py
 """
 
 import torch

@@ -1,7 +1,7 @@
 """VarConLoss as a loss of sentence-transformers: sentences of one topic come together.
 
-pip install 'sentence-transformers[train]'
-python examples/sentence_transformers_loss.py
+Needs: pip install 'sentence-transformers[train]'
+Run: python examples/sentence_transformers_loss.py
 """
 
 import tempfile
@@ -46,19 +46,19 @@ def main(epochs=20):
 
     def similarity():
         """The mean cosine of two sentences of one topic, and of two topics."""
-        cosines, same = model.similarity(*[model.encode(sentences)] * 2), labels[:, None] == labels
-        return cosines[same].mean().item(), cosines[~same].mean().item()
+        embeddings = model.encode(sentences)
+        cosines, same = model.similarity(embeddings, embeddings), labels[:, None] == labels
+        return cosines[same.tril(-1)].mean().item(), cosines[~same].mean().item()
 
     before = similarity()
+    loss = VarConSentenceLoss(model, num_classes=len(TOPICS))
+    data = Dataset.from_dict({"sentence": sentences, "label": labels.tolist()})
     chosen = {"learning_rate": 0.05, "per_device_train_batch_size": 30, "num_train_epochs": epochs}
     quiet = {"report_to": "none", "logging_strategy": "no", "save_strategy": "no"}
     here = {"use_cpu": True, "dataloader_pin_memory": False}
-    data = Dataset.from_dict({"sentence": sentences, "label": labels.tolist()})
     with tempfile.TemporaryDirectory() as folder:
-        loss = VarConSentenceLoss(model, num_classes=len(TOPICS))
-        SentenceTransformerTrainer(
-            model, Arguments(folder, **chosen, **quiet, **here), data, loss=loss
-        ).train()
+        arguments = Arguments(folder, **chosen, **quiet, **here)
+        SentenceTransformerTrainer(model, arguments, data, loss=loss).train()
     after = similarity()
     print(f"mean cosine of two sentences of one topic: {before[0]:.2f} untrained, {after[0]:.2f} trained")
     print(f"mean cosine of two sentences of two topics: {before[1]:.2f} untrained, {after[1]:.2f} trained")

@@ -104,7 +104,7 @@ def test_a_missing_package_is_named_before_anything_is_written(name, tmp_path, m
 
 
 def records(path):
-    """Of a file in LevelDB's log format, as wandb writes it: blocks of 32 KiB, records in one or more parts."""
+    """Of a file in LevelDB's log format, which is wandb's: blocks of 32 KiB, records in one or more parts."""
     block, parts = 2**15, b""
     content, place = path.read_bytes(), 7  # after the file's own head
     while place + 7 <= len(content):
