@@ -20,10 +20,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from timing import extra_memory, surroundings, time_on_gpu, write_table
+from timing import surroundings, time_on_gpu, write_table
 from torch import Tensor
 
 from varcon.evaluations.knn import knn_votes
+from varcon.reproduce.memory import held_on_gpu
 
 TEMPERATURE = 0.07
 CLASSES = 100
@@ -122,7 +123,7 @@ def measure(work: Callable[[], Tensor], repeats: int) -> Result:
 
 
 def measure_on_gpu(work: Callable[[], Tensor], repeats: int) -> Result:
-    return Result(time_on_gpu(work, repeats, warm_up=1), None, extra_memory(work), work())
+    return Result(time_on_gpu(work, repeats, warm_up=1), None, held_on_gpu(work), work())
 
 
 def reset_peak() -> int | None:

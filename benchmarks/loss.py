@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from timing import (
     Work,
     captured,
-    extra_memory,
     installed,
     surroundings,
     time_in_turn,
@@ -31,6 +30,7 @@ from torch import Tensor
 
 from varcon import VarConLoss
 from varcon.losses.supcon import supcon
+from varcon.reproduce.memory import held_on_gpu
 
 TEMPERATURE, EPSILON = 0.1, 0.02
 GPU_SIZES = [
@@ -121,7 +121,7 @@ def measure_on_gpu(loss_fn: Loss, cells: int, embeddings: Tensor, labels: Tensor
     work = partial(step, loss_fn, embeddings, labels)
     try:
         called = time_on_gpu(work, repeats)
-        memory = extra_memory(work)
+        memory = held_on_gpu(work)
     except torch.cuda.OutOfMemoryError as error:
         raise Refused("runs out of memory") from error
     finally:

@@ -11,10 +11,8 @@ sees the scratch space inside a matrix product.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,10 +22,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from loss import EPSILON, TEMPERATURE, Loss, pairwise_supcon, step
-from timing import Work, extra_memory, surroundings, time_in_turn, time_on_gpu, write_table
+from timing import surroundings, time_in_turn, time_on_gpu, write_table
 
 from varcon import VarConLoss
 from varcon.data.assemble import available_memory
+from varcon.reproduce.memory import held_on_cpu, held_on_gpu
 
 SAMPLES = [2**power for power in range(10, 17)]
 CLASSES = [10, 100, 1000, 10_000, 100_000]
@@ -145,7 +144,7 @@ def measured(
     work = partial(step, loss.to(device) if isinstance(loss, VarConLoss) else loss, embeddings, labels)
     if device == "cuda":
         try:
-            return Result(time_on_gpu(work, repeats), extra_memory(work))
+            return Result(time_on_gpu(work, repeats), held_on_gpu(work))
         except torch.cuda.OutOfMemoryError as error:
             raise Refused("runs out of memory") from error
         finally:
@@ -156,25 +155,7 @@ def measured(
     if once > longest:
         raise Refused(f"takes more than {longest:g} s")
     turns = max(1, min(repeats, int(longest / once)))
-    return Result(time_in_turn({name: work}, turns, warm_up=0)[name], allocated_on_cpu(work))
-
-
-def allocated_on_cpu(work: Work) -> int:
-    """The most bytes that torch holds on the CPU during a call beyond what it held before."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        work()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json"
-        record.export_chrome_trace(str(path))
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    changes = sorted(
-        (event["ts"], event["args"]["Ev Idx"], event["args"]["Bytes"])
-        for event in events
-        if event.get("name") == "[memory]" and event["args"]["Device Type"] == 0
-    )
-    return int(np.cumsum([change for *_, change in changes]).max(initial=0))
+    return Result(time_in_turn({name: work}, turns, warm_up=0)[name], held_on_cpu(work))
 
 
 def rows(each: Sweep) -> list[str]:

@@ -70,16 +70,6 @@ def as_graph(work: Work, generator: torch.Generator | None = None) -> Work:
     return graph.replay
 
 
-def extra_memory(work: Work) -> int:
-    """The most bytes that a call holds on the GPU beyond what was there before it."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    work()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
-
-
 def surroundings(device: str, *packages: str) -> str:
     """Date, hardware and versions, for the head of a table."""
     hardware = f"{processor()}, {torch.get_num_threads()} threads"

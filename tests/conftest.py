@@ -1,4 +1,5 @@
 import os
+import shutil
 
 # Before torch is imported anywhere, so that worker processes started by tests inherit it too.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -13,10 +14,29 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
 
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+
 def pytest_collection_modifyitems(config, items):
-    """Tests of the GPU itself exist only where there is one."""
-    if not torch.cuda.is_available():
-        items[:] = [item for item in items if item.get_closest_marker("gpu") is None]
+    """Tests of the GPU itself exist only where there is one; those of a page, where there is a browser."""
+    absent = {"gpu"} if not torch.cuda.is_available() else set()
+    absent |= {"browser"} if BROWSER is None else set()
+    items[:] = [item for item in items if not any(item.get_closest_marker(name) for name in absent)]
+
+
+def pytest_terminal_summary(terminalreporter):
+    if BROWSER is None:
+        terminalreporter.write_line(
+            f"tests marked browser are left out: none of {', '.join(BROWSERS)} is on the path; "
+            "install one, for example: apt-get install chromium"
+        )
+
+
+@pytest.fixture(scope="session")
+def browser_program() -> str:
+    assert BROWSER, "a test that takes a browser must be marked: pytest.mark.browser"
+    return BROWSER
 
 
 @pytest.fixture

@@ -377,7 +377,7 @@ def test_data_and_device_for_every_run(copied, reported):
     recipe.write_text(recipe.read_text().replace("few.npz", "none.npz").replace("'cpu'", "'cuda:99'"))
     (recipe.parent / "few.npz").rename(recipe.parent / "moved.npz")
     shutil.rmtree(out / "ce-seed0/findings")  # so that judging has to find the data too
-    flags = ["--data.path", str(recipe.parent / "moved.npz"), "--device", "cpu", "--out", str(out)]
+    flags = ["--data.path", str(recipe.parent / "moved.npz"), "--devices", "cpu", "--out", str(out)]
     assert main(["compare", str(recipe), "--methods", "ce", "--seeds", "0,2", *flags]) == 0
     stored = json.loads((out / "ce-seed2/recipe.json").read_text())["recipe"]
     assert (stored["data"]["path"], stored["train"]["device"]) == (str(recipe.parent / "moved.npz"), "cpu")
@@ -393,7 +393,7 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path, capsys):
         ("out", ["--methods", "varcon,supcom"], "there is no method 'supcom'; did you mean 'supcon'?"),
         ("out", ["--seeds", "0,x"], "--seeds is '0,x'"),
         ("out", ["--methods", "varcon,moco"], "moco: a queue of 8 is smaller than a batch of 16"),
-        ("out", ["--methods", "varcon", "--device", "gpu"], "there is no device 'gpu'"),
+        ("out", ["--methods", "varcon", "--devices", "gpu"], "there is no device 'gpu'"),
         ("taken", ["--methods", "varcon,ce"], "ce-seed0 exists and is not a run"),
         ("few.npz", ["--methods", "varcon"], "few.npz is a run or a file"),
     ):

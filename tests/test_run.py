@@ -116,7 +116,51 @@ def test_an_encoder_of_the_wrong_width_is_found_before_training(tmp_path, monkey
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK)
     encoder = recipe.encoder.build()
     encoder.features = 100
-    monkeypatch.setattr(type(recipe.encoder), "build", lambda settings: encoder)
+    monkeypatch.setattr(type(recipe.encoder), "build", lambda settings, shape: encoder)
     with pytest.raises(InputError, match=r"features of shape \[1, 64\] from one image and says it makes 100"):
         varcon.train(recipe, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+VECTORS = """
+[data]
+name = "npz"
+path = "table.npz"
+[augment]
+policy = "vectors"
+[encoder]
+name = "mlp"
+[method]
+references = "ema"
+[train]
+epochs = 20
+batch_size = 64
+device = "cpu"
+"""
+
+
+def test_a_recipe_trains_on_vectors(tmp_path, monkeypatch):
+    """A table from start to report; evaluations that need images say so."""
+    monkeypatch.chdir(tmp_path)
+    chance = np.random.default_rng(0)
+    labels = np.arange(240) % 3
+    table = chance.normal(size=(240, 6)) * 10 + 5
+    table[:, 0] += 60 * labels
+    parts = {"train_images": table[:160], "test_images": table[160:]}
+    np.savez("table.npz", **parts, train_labels=labels[:160], test_labels=labels[160:])
+    Path("table.toml").write_text(VECTORS)
+    folder = varcon.train("table.toml", "first")
+    findings = varcon.evaluate(folder, BRIEF)
+    assert findings["knn"].scores["top1"] >= 90
+    assert findings["knn"].scores["top1"] > findings["pixels"].scores["top1"]
+    more = varcon.evaluate(folder, only=("centroid", "logistic", "clustering", "temperature", "calibration"))
+    assert more["centroid"].scores["top1"] >= 90
+    assert "first" in varcon.report(folder).read_text()
+    for name in ("outliers", "robustness", "transfer", "finetune"):
+        with pytest.raises(InputError, match=f"{name} is an evaluation of images and the data .* vectors"):
+            varcon.evaluate(folder, only=(name,))
+    with pytest.raises(InputError, match=r"augment\.policy is 'sim' and the data are vectors"):
+        varcon.train(replace(varcon.load_recipe("table.toml"), augment=Recipe().augment), "second")
+    with pytest.raises(InputError, match="encoder 'small' reads images and the data are vectors"):
+        varcon.train(replace(varcon.load_recipe("table.toml"), encoder=Recipe().encoder), "second")
+    assert not Path("second").exists()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from varcon.cli import main
 from varcon.core import InputError
 from varcon.data import load
 from varcon.recipe import load_recipe, recipe_to_dict, recipe_to_toml
@@ -88,6 +89,29 @@ def test_budget():
     epochs, batch_size, why = chosen_budget(90, 37, "cpu")
     assert (epochs, batch_size) == (60, 32)
     assert "fewer than two images of each of the 37 classes" in why
+
+
+def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
+    """Told what was chosen; the recipe lies beside the run, and one that was edited stays."""
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["--train.epochs", "1", "--train.device", "cpu"]
+    assert main(["train", "--data", "pets", *few]) == 0
+    out = capsys.readouterr().out
+    assert "19 images of 2 classes, 4 of them held out" in out and "recipe: runs/pets.toml" in out
+    assert (tmp_path / "runs/pets/encoder.safetensors").exists()
+    text = (tmp_path / "runs/pets.toml").read_text()
+    assert text.startswith("# varcon train runs/pets.toml\n#\n# 19 images of 2 classes")
+    assert load_recipe("runs/pets.toml").data.path == "pets"
+    assert "varcon train runs/pets.toml --train.epochs 1" in (tmp_path / "runs/pets/recipe.json").read_text()
+    assert main(["train", "--data=pets", *few]) == 2
+    assert "runs/pets already holds a run: add --resume" in capsys.readouterr().err
+    (tmp_path / "runs/pets.toml").write_text(text + "# mine\n")
+    assert main(["train", "--data", "pets", *few]) == 2
+    assert "runs/pets.toml is there already and differs" in capsys.readouterr().err
+    assert (tmp_path / "runs/pets.toml").read_text().endswith("# mine\n")
+    assert main(["train", "--data"]) == 2
+    assert "--data needs a folder of images" in capsys.readouterr().err
 
 
 def test_what_cannot_be(tmp_path):

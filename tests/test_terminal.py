@@ -5,7 +5,7 @@ from rich.console import Console
 
 from varcon import terminal
 from varcon.core import Progress
-from varcon.terminal import Bar
+from varcon.terminal import Bar, bars
 
 ROW = {"images_per_second": 12345.6, "loss": 1.5, "kl": 1.0, "nll": 0.5, "tau2": 0.11, "epsilon": 0.02}
 
@@ -47,3 +47,24 @@ def test_a_method_without_a_term_is_shown_without_it(missing):
         bar.step(Progress(1, 1, 1), {name: value for name, value in ROW.items() if name != missing})
     assert terminal.SHOWN[missing] not in console.file.getvalue()
     assert "loss 1.5000" in console.file.getvalue()
+
+
+def test_several_bars_share_a_display():
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    with bars(console, 2) as (first, second):
+        first.begin("run a")
+        second.begin("run b")
+        first.step(Progress(7, 100, 10), ROW)
+        second.step(Progress(9, 100, 10), None)
+        first._live.refresh()
+    shown = console.file.getvalue()
+    for words in ("run a", "7/100", "run b", "9/100"):
+        assert words in shown
+
+
+def test_a_wide_table_keeps_its_numbers_whole():
+    console = Console(file=io.StringIO(), width=40)
+    numbers = [f"{place}.12345" for place in range(10)]
+    terminal.show([["", *"abcdefghij"], ["a row with a long name", *numbers]], console)
+    assert all(number in console.file.getvalue() for number in numbers)
+    assert console.width == 40

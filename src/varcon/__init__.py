@@ -2,7 +2,9 @@
 
     import varcon
     loss_fn = varcon.VarConLoss(num_classes=10)       # in your own loop
+    model = varcon.VarConClassifier().fit(X, y)       # as a scikit-learn estimator
     run = varcon.train("recipes/digits/varcon.toml")  # or the whole way
+    model = varcon.load(run)                          # predict, embed
 
 Names are loaded when first used, so that importing varcon costs little beyond torch.
 """
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     from varcon.core import InputError as InputError
     from varcon.core import RunError as RunError
     from varcon.criterion import VarConLoss as VarConLoss
+    from varcon.deploy.model import load as load
+    from varcon.estimator import VarConClassifier as VarConClassifier
+    from varcon.estimator import VarConEmbedding as VarConEmbedding
     from varcon.recipe import Recipe as Recipe
     from varcon.recipe import load_recipe as load_recipe
     from varcon.run import evaluate as evaluate
@@ -25,7 +30,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "InputError": "varcon.core",
     "RunError": "varcon.core",
+    "VarConClassifier": "varcon.estimator",
+    "VarConEmbedding": "varcon.estimator",
     "VarConLoss": "varcon.criterion",
+    "load": "varcon.deploy.model",
     "Recipe": "varcon.recipe",
     "load_recipe": "varcon.recipe",
     "train": "varcon.run",
@@ -33,7 +41,19 @@ _HOMES = {
     "report": "varcon.run",
 }
 __version__ = "0.1.0"
-__all__ = ["InputError", "Recipe", "RunError", "VarConLoss", "evaluate", "load_recipe", "report", "train"]
+__all__ = [
+    "InputError",
+    "Recipe",
+    "RunError",
+    "VarConClassifier",
+    "VarConEmbedding",
+    "VarConLoss",
+    "evaluate",
+    "load",
+    "load_recipe",
+    "report",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic
+from typing import Annotated, Any, Generic
 
 import tyro
 
@@ -83,8 +83,9 @@ class Compare:
     """folder for runs, table and report; by default runs/compare-, the recipe's name and, if timed, -time"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie, if not where RECIPE has them"""
-    device: str | None = None
-    """auto, cpu or cuda, for every run; by default RECIPE's"""
+    devices: str | None = None
+    """auto, cpu or cuda, by default RECIPE's; several with commas, such as cuda:0,cuda:1 or cpu,cpu, each
+    train a run at the same time"""
 
 
 @dataclass
@@ -106,8 +107,38 @@ class Sweep:
     """folder for runs, table and report; by default runs/sweep- and the recipe's name"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie, if not where RECIPE has them"""
-    device: str | None = None
-    """auto, cpu or cuda, for every run; by default RECIPE's"""
+    devices: str | None = None
+    """auto, cpu or cuda, by default RECIPE's; several with commas, such as cuda:0,cuda:1 or cpu,cpu, each
+    train a run at the same time"""
+
+
+@dataclass
+class Reproduce:
+    """Make tables and figures of the paper again, the paper's value beside ours.
+
+    Runs are shared by all names and kept: started again, it goes on where it stopped.
+    """
+
+    names: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
+    """tables and figures, or all; without a name they are listed"""
+    scale: str = "smoke"
+    """smoke, small or paper"""
+    data: Annotated[str, tyro.conf.arg(metavar="[NAME=]PATH")] = ""
+    """your data: cifar10=PATH, cifar100=PATH, folder=PATH or npz=PATH; or a path that shows what it is"""
+    target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
+    """a data set that table4 transfers to, by its name and path; may be given several times"""
+    corrupted: Path | None = None
+    """a published folder of corrupted test images, for corruption; by default they are made on the fly"""
+    real_labels: Path | None = None
+    """a JSON list of the acceptable labels of each test image, for real"""
+    seeds: str = "0"
+    """numbers, separated by commas; one run of every kind for each"""
+    out: Path | None = None
+    """folder for runs, tables and figures; by default runs/reproduce-, the scale and the
+    name of --data"""
+    devices: str = "auto"
+    """auto, cpu or cuda; several with commas, such as cuda:0,cuda:1 or cpu,cpu, each train a run at the same
+    time"""
 
 
 @dataclass
@@ -118,3 +149,7 @@ class Demo:
     """one run for each; several show the spread"""
     out: Path | None = None
     """folder for the runs and the report; by default runs/demo, or runs/demo-2 and so on if taken"""
+
+
+def parse(kind: Any, verb: str, arguments: list[str], **defaults: Any) -> Any:
+    return tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)

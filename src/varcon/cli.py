@@ -6,11 +6,9 @@ import itertools
 import json
 import os
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,10 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from varcon import compare as comparison
-from varcon import run, runs
-from varcon import sweep as grids
-from varcon.arguments import Compare, Demo, Evaluate, Report, Sweep, Train
+from varcon import run
+from varcon.arguments import Demo, Evaluate, Report, Train, parse
 from varcon.core import Findings, InputError, RunError
+from varcon.deploy import commands as deployment
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import (
@@ -32,9 +29,10 @@ from varcon.evaluations import (
     chosen_evaluations,
 )
 from varcon.evaluations.transfer import parse_target
+from varcon.files import write_text
 from varcon.recipe import DIGITS, Recipe, did_you_mean, load_recipe
-from varcon.runs import Planned, Result
-from varcon.terminal import Bar, findings_table, score_table, show
+from varcon.suggest import suggest, used_device
+from varcon.terminal import Bar, findings_table, score_table
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -43,10 +41,17 @@ varcon: variational supervised contrastive learning
 
   varcon demo                 see it work: train on handwritten digits, judge, report (half a minute)
   varcon train RECIPE         train the encoder a recipe describes, into a folder under runs/
+  varcon train --data FOLDER  the same for a folder of images, by a recipe that is chosen for it
   varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
   varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
   varcon compare RECIPE       train several methods under one budget and tabulate them
   varcon sweep RECIPE         train every combination of given settings and tabulate them
+  varcon predict RUN IMAGE    tell the classes of images with a trained run
+  varcon embed RUN FOLDER     write the features of a folder of images to a file
+  varcon search RUN IMAGE     find the images of a folder that are most like given ones
+  varcon export RUN           write a run's model as safetensors, onnx, pt2 or for the hub
+  varcon serve RUN            show a run as a web page: predictions, nearest images, a map
+  varcon reproduce NAME       make a table or figure of the paper again, the paper's value beside ours
 
 Each command explains itself with --help. Recipes are in the folder recipes/.
 """
@@ -90,14 +95,15 @@ def say(error: object, code: int) -> int:
     return code
 
 
-def parse(kind: Any, verb: str, arguments: list[str], **defaults: Any) -> Any:
-    return tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)
-
-
 def train(arguments: list[str], console: Console) -> None:
     wants_help = any(a in ("-h", "--help") for a in arguments)
+    if arguments and arguments[0].partition("=")[0] == "--data" and not wants_help:
+        arguments = with_suggested_recipe(arguments, console)
     if not arguments or (arguments[0].startswith("-") and not wants_help):
-        raise InputError("train needs a recipe first, for example: varcon train recipes/digits/varcon.toml")
+        raise InputError(
+            "train needs a recipe first, for example: varcon train recipes/digits/varcon.toml; "
+            "or a folder of images: varcon train --data FOLDER"
+        )
     named = not arguments[0].startswith("-")
     recipe = load_recipe(arguments[0]) if named else Recipe()
     default: Train[Any] = Train(recipe=arguments[0] if named else tyro.MISSING, settings=recipe)
@@ -110,6 +116,32 @@ def train(arguments: list[str], console: Console) -> None:
     command = shlex.join([*launcher(), "train", *(a for a in arguments if a != "--resume")])
     train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
     console.print(f"next: varcon evaluate {folder}", soft_wrap=True)
+
+
+def with_suggested_recipe(arguments: list[str], console: Console) -> list[str]:
+    """`--data FOLDER ...` as `RECIPE ...`: a recipe is chosen for the folder and written, to be edited."""
+    _, equals, folder = arguments[0].partition("=")
+    if not equals and len(arguments) < 2:
+        raise InputError("--data needs a folder of images, for example: varcon train --data photos")
+    folder, rest = (folder, arguments[1:]) if equals else (arguments[1], arguments[2:])
+    path = Path(folder).expanduser()
+    device = next((value for flag, value in itertools.pairwise(rest) if flag == "--train.device"), "auto")
+    with Bar(console, "looking at the images") as bar:
+        found = suggest(path, used_device(device), bar.progress)
+    target = run.RUNS / f"{path.resolve().name}.toml"
+    text = found.as_recipe_file(f"varcon train {shlex.quote(str(target))}")
+    if target.exists() and target.read_text(encoding="utf-8") != text:
+        raise InputError(
+            f"{target} is there already and differs from what would be chosen now; train by it with "
+            f"`varcon train {shlex.quote(str(target))}`, or remove it"
+        )
+    for reason in found.reasons:
+        console.print(f"  {reason}", soft_wrap=True)
+    if PROCESS == "0":
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_text(target, text)
+    console.print(f"recipe: {target} (edit it, and train again with another --out)", soft_wrap=True)
+    return [str(target), *rest]
 
 
 def launcher() -> list[str]:
@@ -195,99 +227,21 @@ def demo(arguments: list[str], console: Console) -> None:
     console.print(f"report: {page}  ({time.monotonic() - began:.0f} s in all)", soft_wrap=True)
 
 
-def compare(arguments: list[str], console: Console) -> None:
-    chosen = parse(Compare, "compare", arguments)
-    refuse_torchrun("compare")
-    command = shlex.join(["varcon", "compare", *arguments])
-    ending = "-time" if chosen.budget == "time" else ""
-    out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}{ending}"
-    methods = [name.strip() for name in chosen.methods.split(",")]
-    seeds, where, device = read_seeds(chosen.seeds), chosen.data_path, chosen.device
-    with going_on_with(command):
-        with Bar(console, "planning") as bar:
-            planned = comparison.plan(
-                chosen.recipe, methods, seeds, out, chosen.budget, bar.progress, where, device
-            )
-        carry_out(planned, out, "compare", "method", comparison.in_order, command, console)
-
-
-def read_seeds(text: str) -> list[int]:
-    try:
-        return list(dict.fromkeys(int(seed) for seed in text.split(",")))
-    except ValueError:
-        raise InputError(f"--seeds is {text!r}; give whole numbers separated by commas") from None
-
-
-def refuse_torchrun(verb: str) -> None:
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError(
-            f"{verb} works in one process; on several GPUs, train each run with `torchrun --nproc-per-node N "
-            "-m varcon train RECIPE --out RUN`, evaluate it, then `varcon report RUN RUN ...`"
-        )
-
-
-@contextmanager
-def going_on_with(command: str) -> Iterator[None]:
-    """Whenever it is stopped, the user learns how to go on."""
-    try:
-        yield
-    except Interrupted as error:
-        raise Interrupted(f"{error}; continue with: {command}", error.signal) from None
-    except KeyboardInterrupt:  # not in training, where it is Interrupted: while planning, judging, drawing
-        raise Interrupted(f"stopped; continue with: {command}", signal.SIGINT) from None
-
-
-def sweep(arguments: list[str], console: Console) -> None:
-    chosen = parse(Sweep, "sweep", arguments)
-    refuse_torchrun("sweep")
-    base = load_recipe(chosen.recipe)
-    if chosen.data_path:
-        base = replace(base, data=replace(base.data, path=str(chosen.data_path)))
-    base = replace(base, train=replace(base.train, device=chosen.device or base.train.device))
-    out = chosen.out or run.RUNS / f"sweep-{run.run_name(chosen.recipe)}"
-    command = shlex.join(["varcon", "sweep", *arguments])
-    with going_on_with(command):
-        with Bar(console, "planning") as bar:
-            grid = grids.parse_grid(list(chosen.set))
-            planned = grids.plan(base, grid, read_seeds(chosen.seeds), out, bar.progress)
-        carry_out(planned, out, "sweep", "settings", list, command, console)
-
-
-def carry_out(
-    planned: list[Planned],
-    out: Path,
-    name: str,
-    what: str,
-    order: Callable[[list[Result]], list[Result]],
-    command: str,
-    console: Console,
-) -> None:
-    """Trains and judges run after run, keeping the table up to date, and ends with the report."""
-    results: list[Result] = []
-    for number, one in enumerate(planned, start=1):
-        title = f"{one.label}, seed {one.seed}"
-        with Bar(console, f"{title} ({number} of {len(planned)})") as bar:
-            result = runs.carry_out(one, bar.step, bar.progress, command)
-            score = "" if result.failed else f"kNN {result.scores['kNN top-1']:.2f} %"
-            bar.note(f"{title}: {result.failed or score}")
-        results = order([*results, result])
-        runs.write(out, results, name, what)
-    show(runs.table(results, what), console)
-    console.print(f"table: {out / f'{name}.md'}", soft_wrap=True)
-    places = {(one.label, one.seed): one.folder for one in planned}
-    folders = [places[result.label, result.seed] for result in results if not result.failed]
-    if folders:
-        console.print(f"report: {run.report(folders, out / 'report.html')}", soft_wrap=True)
-    failed = [f"{one.label}, seed {one.seed}" for one in results if one.failed]
-    if failed:
-        why = f"{out / f'{name}.md'} says why"
-        raise RunError(f"{len(failed)} of {len(results)} runs failed ({'; '.join(failed)}): {why}")
-
-
 def free_folder(wanted: Path) -> Path:
     """The folder itself, or the first of folder-2, folder-3, ... that is free."""
     numbered = (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2))
     return next(folder for folder in itertools.chain([wanted], numbered) if not folder.exists())
+
+
+def of_many_runs(verb: str) -> Callable[[list[str], Console], None]:
+    """A command whose imports the others do not wait for."""
+
+    def command(arguments: list[str], console: Console) -> None:
+        from varcon import cli_many
+
+        getattr(cli_many, verb)(arguments, console)
+
+    return command
 
 
 VERBS: dict[str, Callable[[list[str], Console], None]] = {
@@ -295,6 +249,8 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "train": train,
     "evaluate": evaluate,
     "report": report,
-    "compare": compare,
-    "sweep": sweep,
+    "compare": of_many_runs("compare"),
+    "sweep": of_many_runs("sweep"),
+    "reproduce": of_many_runs("reproduce"),
+    **deployment.VERBS,
 }

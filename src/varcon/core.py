@@ -26,9 +26,9 @@ class RunError(RuntimeError):
 
 @dataclass
 class Split:
-    """Labelled images, held whole in memory."""
+    """Labelled images, or vectors in their place, held whole in memory."""
 
-    images: Tensor  # [N, 3, H, W] uint8
+    images: Tensor  # [N, 3, H, W] uint8, or vectors [N, d] float32
     labels: Tensor  # [N] int64
 
     def __len__(self) -> int:
@@ -46,13 +46,13 @@ class Data:
     train: Split
     test: Split
     classes: list[str]
-    mean: tuple[float, float, float]  # per channel, of images scaled to [0, 1]
-    std: tuple[float, float, float]
+    mean: tuple[float, ...]  # per channel, of images scaled to [0, 1]; of vectors per feature
+    std: tuple[float, ...]
 
 
 @dataclass
 class Batch:
-    views: list[Tensor]  # each [N, 3, H, W]; small crops last
+    views: list[Tensor]  # each [N, 3, H, W], small crops last; of vectors [N, d]
     labels: Tensor  # [N]
     indices: Tensor  # [N] position in the data set, for per-sample statistics
 
@@ -78,7 +78,7 @@ class Progress:
 
 
 class Encoder(nn.Module):
-    """Images [N, 3, H, W] to pooled features [N, features]."""
+    """Images [N, 3, H, W], or vectors [N, d], to features [N, features]."""
 
     features: int
 

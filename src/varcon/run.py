@@ -7,7 +7,6 @@ findings/ and report.html.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import platform
 import time
@@ -40,7 +39,7 @@ from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
-from varcon.evaluations import FURTHER, STANDARD, EvaluateSettings, FurtherSettings
+from varcon.evaluations import FOR_IMAGES, FURTHER, STANDARD, EvaluateSettings, FurtherSettings
 from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
@@ -50,7 +49,7 @@ from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
 from varcon.files import replacing, write_json
 from varcon.methods import METHODS
-from varcon.recipe import Recipe, differences, load_recipe, recipe_to_dict
+from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
 RUNS = Path("runs")
 
@@ -121,9 +120,11 @@ def evaluate(
             f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
         )
     where = torch.device(pick_device(device))
-    encoder = load_encoder(recipe, weights)
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
+    if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
+        raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")
+    encoder = load_encoder(recipe, weights, data)
     frozen = FrozenEncoder(encoder, data, where, progress, FeatureStore(folder / "features", weights, data))
     tasks: dict[str, tuple[Evaluation, FrozenEncoder]] = {
         "pixels": (settings.knn, raw_pixels(data, where)),
@@ -180,14 +181,15 @@ def build_method(recipe: Recipe[Any], data: Data) -> Method:
     """The recipe's method around its encoder, with weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.train.seed)
-        method = METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, len(data.classes))
+        encoder = recipe.encoder.build(data.train.images.shape[1:])
+        method = METHODS[recipe.method_name](encoder, recipe.method, len(data.classes))
     method.meet_classes(data.classes)
     return method
 
 
-def load_encoder(recipe: Recipe[Any], weights: Path) -> Encoder:
+def load_encoder(recipe: Recipe[Any], weights: Path, data: Data) -> Encoder:
     with torch.device("meta"):  # no first weights: the trained ones take their place
-        encoder = recipe.encoder.build()
+        encoder = recipe.encoder.build(data.train.images.shape[1:])
     load_weights(weights, encoder)
     return encoder
 
@@ -201,7 +203,7 @@ def open_snapshot(
     progress: OnProgress | None,
 ) -> FrozenEncoder:
     """The encoder as it was after this epoch; its features are not kept, of which there would be many."""
-    return FrozenEncoder(load_encoder(recipe, snapshot_path(folder, epoch)), data, device, progress)
+    return FrozenEncoder(load_encoder(recipe, snapshot_path(folder, epoch), data), data, device, progress)
 
 
 def run_name(recipe: Path) -> str:
@@ -294,32 +296,6 @@ def stored_recipe(folder: Path) -> Recipe[Any]:
             f"{folder} is not a run: it has no recipe.json; name a folder that varcon train has made"
         )
     return load_recipe(path)
-
-
-def read_findings(folder: Path, settings: EvaluateSettings) -> dict[str, Findings]:
-    """The scores that an evaluation with these settings has left; none unless all of them are there."""
-    expected: dict[str, Any] = {
-        "pixels": settings.knn,
-        "knn": settings.knn,
-        settings.linear.name: settings.linear,
-        "rank": Rank(),
-        "map2d": settings.map2d,
-    }
-    if (folder / "classifier.safetensors").exists():
-        expected["classifier"] = OwnClassifier
-    found = {}
-    for name, evaluation in expected.items():
-        path = folder / "findings" / f"{name}.json"
-        if not path.exists():
-            return {}
-        try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
-            found[name] = Findings(stored["scores"])
-            if differences(stored["settings"], settings_of(evaluation)):
-                return {}
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
-            raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None
-    return found
 
 
 def settings_of(evaluation: Any) -> dict[str, Any]:

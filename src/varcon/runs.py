@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from varcon import run
-from varcon.core import Data, InputError, OnProgress, RunError
+from varcon.core import Data, Findings, InputError, OnProgress, RunError
 from varcon.engine.interrupt import Interrupted
 from varcon.engine.journal import read_rows
 from varcon.engine.loop import Watcher
 from varcon.engine.state import check_recipe
+from varcon.evaluations import FURTHER, STANDARD, FurtherSettings
+from varcon.evaluations.rank import Rank
 from varcon.files import write_json, write_text
-from varcon.recipe import Recipe, recipe_to_dict
+from varcon.recipe import Recipe, differences, recipe_to_dict
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,12 @@ class Planned:
     seed: int
     recipe: Recipe[Any]
     folder: Path
+    only: tuple[str, ...] = STANDARD  # the evaluations that judge it
+    further: FurtherSettings | None = None  # settings of those that a recipe does not set
+
+    @property
+    def title(self) -> str:
+        return f"{self.label}, seed {self.seed}"
 
     @property
     def finished(self) -> bool:
@@ -70,13 +78,10 @@ def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: s
     try:
         if not planned.finished:
             run.train(recipe, folder, True, watch, progress, command)
-        findings = run.read_findings(folder, recipe.evaluate)
-        if not findings:
-            where = recipe.data.path or None
-            findings = run.evaluate(folder, recipe.evaluate, where, recipe.train.device, progress)
+        findings = judge(planned, progress)
     except Interrupted:
         raise
-    except RunError as error:  # the other runs can do without this one
+    except (RunError, InputError) as error:  # the other runs can do without this one
         return Result(planned.label, planned.seed, failed=str(error))
     rows = read_rows(folder / "metrics.jsonl")
     scores = {
@@ -85,6 +90,56 @@ def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: s
     scores["minutes"] = rows[-1]["seconds"] / 60
     scores[SPEED] = statistics.median(row["images_per_second"] for row in rows)
     return Result(planned.label, planned.seed, scores)
+
+
+def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
+    """What the evaluations find; those that have been made with the same settings are read."""
+    found = read_findings(planned)
+    missing = missing_findings(planned, found)
+    if missing:
+        folder, recipe = planned.folder, planned.recipe
+        where, device = recipe.data.path or None, recipe.train.device
+        found |= run.evaluate(
+            folder, recipe.evaluate, where, device, progress, only=missing, further=planned.further
+        )
+    return found
+
+
+def missing_findings(planned: Planned, found: dict[str, Findings]) -> tuple[str, ...]:
+    has_classifier = (planned.folder / "classifier.safetensors").exists()
+    wanted = (name for name in planned.only if name != "classifier" or has_classifier)
+    return tuple(name for name in wanted if finding_name(name, planned) not in found)
+
+
+def finding_name(name: str, planned: Planned) -> str:
+    return planned.recipe.evaluate.linear.name if name == "linear" else name
+
+
+def read_findings(planned: Planned) -> dict[str, Findings]:
+    """The scores that evaluations with the planned settings have left."""
+    settings = planned.recipe.evaluate
+    further = planned.further or FurtherSettings().at_temperature(planned.recipe.method)
+    evaluations: dict[str, Any] = {
+        "pixels": settings.knn,
+        "knn": settings.knn,
+        "linear": settings.linear,
+        "rank": Rank(),
+        "map2d": settings.map2d,
+        "classifier": None,  # which has no settings
+        **{name: getattr(further, name) for name in FURTHER},
+    }
+    found = {}
+    for name in planned.only:
+        path = planned.folder / "findings" / f"{finding_name(name, planned)}.json"
+        if not path.exists():
+            continue
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if not differences(stored["settings"], run.settings_of(evaluations[name])):
+                found[path.stem] = Findings(stored["scores"])
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+            raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None
+    return found
 
 
 def table(results: list[Result], what: str) -> list[list[str]]:

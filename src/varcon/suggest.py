@@ -16,7 +16,7 @@ from varcon.data.assemble import available_memory
 from varcon.data.folder import find_images, held_out_share, usual_size
 from varcon.data.subset import hold_out
 from varcon.encoders import EncoderSettings
-from varcon.recipe import Recipe, TrainSettings
+from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
 
 MEASURED = 200  # images whose size is looked at
 SMALL_STEM = 64  # pixels of a side, up to which the first layers keep the resolution
@@ -30,6 +30,11 @@ FEW = 5  # images of a class, below which little can be learnt of it
 class Suggestion:
     recipe: Recipe[Any]
     reasons: list[str]  # each a sentence
+
+    def as_recipe_file(self, command: str) -> str:
+        """With the command and the reasons at its head."""
+        head = [command, "", *self.reasons]
+        return "".join(f"# {line}".rstrip() + "\n" for line in head) + recipe_to_toml(self.recipe)
 
 
 def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Suggestion:

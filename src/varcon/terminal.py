@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich import box
@@ -21,25 +23,22 @@ SECONDS_BETWEEN_LINES = 15.0
 class Bar:
     """`step` follows training, `progress` any other work that counts what it does."""
 
-    def __init__(self, console: Console, title: str) -> None:
+    def __init__(self, console: Console, title: str, live: RichProgress | None = None) -> None:
+        """`live` is a display that it shares with other bars, and that is theirs to start and stop."""
         self._console = console
         self._title = title
-        self._live = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            console=console,
-            disable=not console.is_terminal,
-            transient=True,
-        )
+        self._shares = live is not None
+        self._live = live or display(console)
         self._task = self._live.add_task(title, total=None, numbers="", visible=False)
         self._shown = ("", 0)
         self._done = 0
         self._began = (0.0, 0)  # when the work now shown began, and how much of it was done already
         self._last_line = time.monotonic()
         self._numbers = ""
+
+    def begin(self, title: str) -> None:
+        """Another run, whose steps go under its own title."""
+        self._title, self._numbers = title, ""
 
     def step(self, progress: Progress, row: dict[str, float] | None) -> None:
         if row is not None:
@@ -69,13 +68,35 @@ class Bar:
             self._console.print(f"{title}: {done} of {total}, {left}  {numbers}".rstrip(), soft_wrap=True)
 
     def __enter__(self) -> Bar:
-        self._live.start()
+        if not self._shares:
+            self._live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._live.stop()
+        if not self._shares:
+            self._live.stop()
+
+
+def display(console: Console) -> RichProgress:
+    return RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+
+
+@contextmanager
+def bars(console: Console, number: int) -> Iterator[list[Bar]]:
+    """A bar for each of several processes, below one another."""
+    with display(console) as live:
+        yield [Bar(console, "", live) for _ in range(number)]
 
 
 def score_table(runs: list[dict[str, Findings]]) -> Table:
@@ -97,13 +118,21 @@ def score_table(runs: list[dict[str, Findings]]) -> Table:
 
 
 def show(table: list[list[str]], console: Console) -> None:
-    """A head and rows. In a narrow terminal heads may wrap, but no label and no number loses its end."""
+    """A head and rows. In a narrow terminal heads may wrap, but no label and no number loses its end; where
+    the numbers alone are wider than it, its own lines wrap."""
     (first, *others), *rows = table
-    columns = [Column(first, no_wrap=True), *(Column(title, overflow="fold") for title in others)]
+    longest = [max(map(len, column)) for column in zip(*rows, strict=True)] or [0]
+    columns = [Column(first, no_wrap=True)]
+    columns += [
+        Column(title, overflow="fold", min_width=width)
+        for title, width in zip(others, longest[1:], strict=False)
+    ]
     shown = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for row in rows:
         shown.add_row(*row)
+    width, console.width = console.width, max(console.width, sum(longest) + 2 * len(longest) + 2)
     console.print(shown)
+    console.width = width
 
 
 def findings_table(name: str, findings: Findings) -> Table:

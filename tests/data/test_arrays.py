@@ -7,7 +7,7 @@ import torch
 
 from varcon.core import Data, InputError
 from varcon.data import assemble
-from varcon.data.arrays import load_digits, load_npz
+from varcon.data.arrays import any_images, load_digits, load_npz
 
 
 def npz(file: Path, **changes: Any) -> str:
@@ -116,7 +116,10 @@ def test_npz_is_brought_to_one_size(file: Path) -> None:
         ),
         ({"test_images": np.zeros((4, 5, 5), np.int64)}, "test_images of .* are int64 .* cast"),
         ({"train_images": np.zeros((6, 3, 5, 5), np.uint8)}, r"\[6, 3, 5, 5\] .* put the channels last"),
-        ({"train_images": np.zeros((6, 25), np.uint8)}, r"\[6, 25\] and must have \[N, H, W\]"),
+        (
+            {"train_images": np.zeros((6, 5, 5, 1, 1), np.uint8)},
+            r"\[6, 5, 5, 1, 1\] and must have \[N, H, W\]",
+        ),
         ({"test_images": np.zeros((4, 5, 6), np.uint8)}, "5 x 6 pixels and must be square: crop or pad"),
         ({"test_images": np.zeros((4, 0, 0), np.uint8)}, "0 x 0 pixels"),
         ({"train_labels": np.arange(5)}, "6 train_images but 5 train_labels: give each image one label"),
@@ -205,3 +208,68 @@ def test_memory_is_asked_for_first(file: Path, monkeypatch: pytest.MonkeyPatch) 
         InputError, match=r"need 72\.00 GB .* 0\.03 GB are free: .*image_size to 1290 or less"
     ):
         load_npz(npz(file), image_size=63246)
+
+
+# ---- vectors ----
+
+
+def vectors(file: Path, **changes: Any) -> str:
+    rng = np.random.default_rng(0)
+    good = {"train_images": rng.normal(3, 2, (6, 4)), "test_images": rng.normal(3, 2, (4, 4))}
+    return npz(file, **{**good, **changes})
+
+
+def test_arrays_of_two_dimensions_are_vectors(file: Path) -> None:
+    data = load_npz(vectors(file))
+    with np.load(file) as stored:
+        train, test = stored["train_images"], stored["test_images"]
+    assert data.train.images.dtype == torch.float32
+    np.testing.assert_allclose(data.train.images.numpy(), train, rtol=1e-6)
+    np.testing.assert_allclose(data.test.images.numpy(), test, rtol=1e-6)
+    np.testing.assert_allclose(data.mean, train.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(data.std, train.std(axis=0), rtol=1e-6)
+
+
+def test_constant_features_are_left_at_zero(file: Path) -> None:
+    train = np.random.default_rng(0).integers(0, 9, (6, 3))
+    train[:, 1] = 7
+    data = load_npz(vectors(file, train_images=train, test_images=train[:4]))
+    assert data.std[1] == 1
+    assert data.mean[1] == 7
+    data = load_npz(vectors(file, train_images=np.full((6, 1), 0.1), test_images=np.zeros((4, 1))))
+    assert data.std == (1.0,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"test_images": np.zeros((4, 5))}, "training vectors of 4 features and test vectors of 5"),
+        ({"test_images": np.zeros((4, 5, 5))}, r"test_images .* have the shape \[4, 5, 5\]: give vectors"),
+        ({"train_images": np.full((6, 4), np.nan)}, "train_images .* hold NaN, infinity or what float32"),
+        ({"train_images": np.full((6, 4), 1e300)}, "train_images .* hold NaN, infinity or what float32"),
+        ({"train_images": np.full((6, 4), "a")}, "train_images .* give numbers"),
+        ({"train_images": np.zeros((5, 4))}, "5 train_images but 6 train_labels"),
+        ({"train_images": np.zeros((6, 0))}, r"have the shape \[6, 0\]"),
+    ],
+)
+def test_vectors_it_cannot_take(file: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        load_npz(vectors(file, **changes))
+
+
+def test_vectors_have_no_size(file: Path) -> None:
+    with pytest.raises(InputError, match=r"data\.image_size is 8 and .* holds vectors: leave it at 0"):
+        load_npz(vectors(file), image_size=8)
+
+
+# ---- images in any layout ----
+
+
+def test_every_layout_gives_the_same_images() -> None:
+    colour = np.random.default_rng(0).integers(0, 256, (2, 5, 6, 3), dtype=np.uint8)
+    expected = torch.from_numpy(colour.transpose(0, 3, 1, 2).copy())
+    assert torch.equal(any_images(colour), expected)
+    assert torch.equal(any_images(colour.transpose(0, 3, 1, 2)), expected)
+    grey = colour[..., 0]
+    for layout in (grey, grey[..., None], grey[:, None]):
+        assert torch.equal(any_images(layout), expected[:, :1].expand(-1, 3, -1, -1))

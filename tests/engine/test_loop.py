@@ -16,7 +16,7 @@ from varcon import Recipe, run
 from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
 from varcon.engine.interrupt import Interrupted
-from varcon.engine.loop import epoch_order
+from varcon.engine.loop import epoch_order, fit
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
 
@@ -54,6 +54,20 @@ def test_the_loss_falls_and_every_metric_is_noted(whole):
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not(whole, tmp_path):
     assert weights(run.train(recipe(), tmp_path / "same")) == weights(whole)
     assert weights(run.train(recipe(seed=1), tmp_path / "other")) != weights(whole)
+
+
+def test_without_a_folder_the_same_is_learned_and_nothing_written(whole, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = load(recipe().data)
+    method = run.build_method(recipe(), data)
+    fit(method, data, recipe(), None, torch.device("cpu"), False, run.no_watcher)
+    kept = load_file(whole / "encoder.safetensors")
+    assert all(torch.equal(value, kept[name]) for name, value in method.encoder.state_dict().items())
+    assert list(tmp_path.iterdir()) == []
+    method = run.build_method(recipe(), data)
+    with pytest.raises(RunError, match=r"diverged at step .* train\.warmup_epochs$"):
+        broken = recipe(learning_rate=1e12, warmup_epochs=0)
+        fit(method, data, broken, None, torch.device("cpu"), False, run.no_watcher)
 
 
 def stop_at(step, number):

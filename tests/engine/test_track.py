@@ -8,11 +8,14 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from varcon import Recipe, run
 from varcon.core import InputError
+from varcon.data import load
 from varcon.engine import distributed
 from varcon.engine.interrupt import Interrupted
+from varcon.engine.loop import fit
 from varcon.engine.track import tracking
 from varcon.recipe import TrainSettings
 
@@ -89,9 +92,11 @@ def test_a_resumed_run_may_be_tracked_from_then_on(tmp_path):
 
 
 def test_only_the_first_process_tracks(tmp_path, monkeypatch):
+    """Of the others a run's own files are not there either."""
     monkeypatch.setattr(distributed, "is_main", lambda: False)
-    with tracking(recipe("tensorboard"), tmp_path, 0) as track:
-        track({"step": 1, "loss": 2.0})
+    quick = recipe("tensorboard", epochs=1)
+    data = load(quick.data)
+    fit(run.build_method(quick, data), data, quick, tmp_path, torch.device("cpu"), False, run.no_watcher)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,5 +1,6 @@
 """Runs put together by their recipes."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,16 @@ def test_runs_group_by_recipe_without_the_seed(tmp_path: Path) -> None:
     assert found is not None
     assert (found.mean, found.count) == (91.0, 2)  # one run is not evaluated yet
     assert cold.spread("linear", "last") is None
+
+
+def test_what_a_run_keeps_makes_no_other_recipe(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / f"run-{seed}", seed) for seed in (0, 1)]
+    path = folders[1] / "recipe.json"
+    record = json.loads(path.read_text(encoding="utf-8"))
+    record["recipe"]["train"]["snapshots"] = [1, 2]
+    path.write_text(json.dumps(record), encoding="utf-8")
+    (group,) = group_by_recipe(read_runs(folders))
+    assert len(group.runs) == 2
 
 
 def test_a_lone_recipe_is_labelled_by_method_and_data(tmp_path: Path) -> None:

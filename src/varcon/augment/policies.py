@@ -1,4 +1,4 @@
-"""Augmentation policies: uint8 images in, normalised float32 views out, a fresh draw for every image."""
+"""Augmentation policies: images or vectors in, normalised float32 views out, a fresh draw for each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from varcon.augment import auto, ops
+from varcon.augment.vectors import standardise, vectors
 from varcon.core import InputError
 from varcon.kernels import HAS_TRITON
 
@@ -19,9 +20,9 @@ BLUR_SIGMA = (0.1, 2.0)  # pixels, SimCLR
 
 @dataclass(frozen=True)
 class AugmentSettings:
-    policy: Literal["none", "crop-flip", "sim", "auto", "rand", "stacked-rand"] = "sim"
+    policy: Literal["none", "crop-flip", "sim", "auto", "rand", "stacked-rand", "vectors"] = "sim"
     """sim is SimCLR's; crop-flip suits cross-entropy; auto and rand are AutoAugment and RandAugment,
-    stacked-rand is RandAugment together with sim's colours"""
+    stacked-rand is RandAugment together with sim's colours; vectors is for data that are not images"""
     views: int = 2  # differently augmented copies of each image in a batch
     crop_area: tuple[float, float] = (0.2, 1.0)
     """least and greatest share of the image kept (all but crop-flip); (1, 1): a shift instead"""
@@ -31,11 +32,12 @@ class AugmentSettings:
     jitter_probability: float = 0.8  # probability of jittering an image's colours (sim)
     grey: float = 0.2  # probability of a grey image (sim)
     blur: float = 0.0  # probability of a blurred image; 0.5 for ImageNet (sim)
-    shift: int = 4  # greatest shift in pixels (crop-flip; others that do not crop)
+    shift: int = 4  # greatest shift in pixels, edges reflected (crop-flip; others that do not crop)
     auto: Literal["cifar10", "imagenet"] = "cifar10"  # whose policy (auto)
     rand_operations: int = 2  # for each image (rand)
     rand_magnitude: float = 0.3  # of the strongest (rand)
     cutout: int = 0  # side in pixels of a square that is hidden (auto, rand)
+    swap: float = 0.2  # probability that a feature takes another sample's value (vectors)
     small_views: int = 0  # further views of less of the image and fewer pixels (sim; SwAV's multi-crop)
     small_size: int = 16  # their side in pixels
     small_crop_area: tuple[float, float] = (0.05, 0.2)  # least and greatest share of the image in them
@@ -59,7 +61,7 @@ class AugmentSettings:
             )
         if self.small_views and self.policy != "sim":
             raise InputError(f"augment.small_views need the policy 'sim', not {self.policy!r}.")
-        for name in ("flip", "jitter_probability", "grey", "blur"):
+        for name in ("flip", "jitter_probability", "grey", "blur", "swap"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(
                     f"augment.{name} is {getattr(self, name)}, but it is a probability; set it within 0 to 1."
@@ -101,13 +103,17 @@ def draw_views(
     indices: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
-    """All the views of a batch of uint8 images [N, 3, H, W], normalised, the small ones last.
+    """All the views of a batch, normalised, the small ones last.
 
-    The batch is `images[indices]` where `indices` are given. `generator` lives on the images' device. The
-    views' memory is channels_last, which convolutions prefer: the conversion costs about a tenth of the
-    "sim" policy on a CPU and spares the encoder doing it.
+    `images` are uint8 [N, 3, H, W], or vectors, float32 [N, d]; the batch is `images[indices]` where
+    `indices` are given. `generator` lives on their device. The views of images are channels_last in memory,
+    which convolutions prefer: the conversion costs about a tenth of the "sim" policy on a CPU and spares
+    the encoder doing it.
     """
     _check(images)
+    if (images.ndim == 2) != (settings.policy == "vectors"):
+        kind, cure = ("vectors", "choose 'vectors'") if images.ndim == 2 else ("images", "choose another")
+        raise InputError(f"augment.policy is {settings.policy!r} and the data are {kind}; {cure}.")
     # Under the training step's autocast the matrix products would run in half precision.
     with torch.autocast(images.device.type, enabled=False):
         to = Normalisation(mean, std, dtype)
@@ -126,8 +132,10 @@ def augment(
 
 
 def prepare(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """The images as they are, normalised: what evaluation sees, and what the "none" policy makes."""
+    """The images or vectors as they are, normalised: what evaluation sees."""
     _check(images)
+    if images.ndim == 2:
+        return standardise(images, mean, std)
     return _finish(_unit_range(images), Normalisation(mean, std))
 
 
@@ -257,6 +265,7 @@ POLICIES: dict[str, Policy] = {
     "auto": operated,
     "rand": operated,
     "stacked-rand": operated,
+    "vectors": vectors,
 }
 
 
@@ -358,6 +367,8 @@ def blur_radius(size: int) -> int:
 
 
 def _check(images: Tensor) -> None:
+    if images.ndim == 2 and images.dtype == torch.float32:
+        return
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         shape = list(images.shape)
         raise InputError(f"images are {images.dtype} {shape}; pass them as torch.uint8 [N, 3, H, W].")

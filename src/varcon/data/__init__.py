@@ -45,7 +45,11 @@ def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
         raise InputError(f"data.per_class_seed is {settings.per_class_seed}; it must lie within 0..2**32-1")
     if not 0 <= settings.held_out < 1:
         raise InputError(f"data.held_out is {settings.held_out}; it is a share, within 0 to 1")
-    data = DATASETS[settings.name](settings.path, settings.image_size, progress)
+    return part(DATASETS[settings.name](settings.path, settings.image_size, progress), settings)
+
+
+def part(data: Data, settings: DataSettings) -> Data:
+    """What is left of all images when some are held out, or few of each class are wanted."""
     if settings.held_out:
         kept, held = hold_out(data.train.labels, settings.held_out, seed=0)
         data = replace(data, train=data.train.part(kept), test=data.train.part(held))

@@ -1,13 +1,16 @@
-"""Images that are arrays already: scikit-learn's digits and .npz files."""
+"""Images or vectors that are arrays already: scikit-learn's digits and .npz files."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from varcon.core import Data, InputError, OnProgress, Split
-from varcon.data.assemble import assemble, check_labels, given_path, to_images, to_labels
+from varcon.data.assemble import assemble, assemble_vectors, check_labels, given_path, to_images, to_labels
 
 KEYS = ("train_images", "train_labels", "test_images", "test_labels")  # of an .npz file
 
@@ -25,11 +28,16 @@ def load_digits(path: str = "", image_size: int = 0, progress: OnProgress | None
 
 
 def load_npz(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
-    """Arrays train_images, train_labels, test_images, test_labels and, if given, classes."""
+    """Arrays train_images, train_labels, test_images, test_labels and, if given, classes.
+
+    Two dimensions instead of an image's three or four make them vectors [N, d].
+    """
     file = given_path(path, "the .npz file")
     arrays = read_npz(file)
     labels = {part: npz_labels(arrays, part, file) for part in ("train", "test")}
-    images = {part: npz_images(arrays, part, file) for part in ("train", "test")}
+    of_vectors = arrays["train_images"].ndim == 2
+    read = npz_vectors if of_vectors else npz_images
+    images = {part: read(arrays, part, file) for part in ("train", "test")}
     if "classes" in arrays:
         classes = npz_classes(arrays["classes"], file)
     else:  # a stray label must not make a billion names: there are no more classes than images
@@ -43,7 +51,12 @@ def load_npz(path: str, image_size: int = 0, progress: OnProgress | None = None)
                 "give each image one label"
             )
         check_labels(values, len(classes), f"{part}_labels of {file}")
-    train, test = (Split(to_images(images[part]), to_labels(labels[part])) for part in ("train", "test"))
+    if of_vectors and image_size:
+        raise InputError(f"data.image_size is {image_size} and {file} holds vectors: leave it at 0")
+    to_samples = torch.from_numpy if of_vectors else to_images
+    train, test = (Split(to_samples(images[part]), to_labels(labels[part])) for part in ("train", "test"))
+    if of_vectors:
+        return assemble_vectors(train, test, classes, str(file))
     return assemble(train, test, classes, image_size, str(file))
 
 
@@ -96,6 +109,39 @@ def npz_images(arrays: dict[str, np.ndarray], part: str, file: Path) -> np.ndarr
     if height != width or height == 0:
         raise InputError(f"{where} are {height} x {width} pixels and must be square: crop or pad them")
     return images  # [N, S, S, 1 or 3]
+
+
+def any_images(array: Any) -> Tensor:
+    """uint8 [N, 3, H, W] from [N, H, W], [N, H, W, 1 or 3] or [N, 1 or 3, H, W]."""
+    images = np.asarray(array)
+    if images.dtype != np.uint8:
+        raise InputError(
+            f"images are {images.dtype} and must be uint8: bring their values to 0..255 and cast them"
+        )
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim == 4 and images.shape[-1] not in (1, 3):
+        images = images.transpose(0, 2, 3, 1)
+    if images.ndim != 4 or images.shape[-1] not in (1, 3) or not images.size:
+        raise InputError(
+            f"images have the shape {list(np.shape(array))} and must have [N, H, W], [N, H, W, 3] or "
+            "[N, 3, H, W], none of them 0"
+        )
+    return to_images(images)
+
+
+def npz_vectors(arrays: dict[str, np.ndarray], part: str, file: Path) -> np.ndarray:
+    vectors, where = arrays[f"{part}_images"], f"{part}_images of {file}"
+    if vectors.dtype.kind not in "fiub":
+        raise InputError(f"{where} are {vectors.dtype}: give numbers, [N, d]")
+    if vectors.ndim != 2 or not vectors.shape[1]:
+        raise InputError(f"{where} have the shape {list(vectors.shape)}: give vectors, [N, d], in both parts")
+    with np.errstate(over="ignore"):  # what is too large becomes infinite and is refused below
+        vectors = vectors.astype(np.float32)
+    if not np.isfinite(vectors).all():
+        row = np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0]
+        raise InputError(f"{where} hold NaN, infinity or what float32 cannot in row {row}: fill or drop it")
+    return vectors
 
 
 def npz_labels(arrays: dict[str, np.ndarray], part: str, file: Path) -> np.ndarray:

@@ -81,6 +81,26 @@ def assemble(
     return Data(train, test, classes, mean, std)
 
 
+def assemble_vectors(train: Split, test: Split, classes: list[str], source: str) -> Data:
+    check_classes(train.labels.numpy(), classes, source)
+    widths = train.images.shape[1], test.images.shape[1]
+    if widths[0] != widths[1]:
+        raise InputError(
+            f"{source} has training vectors of {widths[0]} features and test vectors of {widths[1]}: "
+            "give both the same"
+        )
+    mean, std = feature_statistics(train.images)
+    return Data(train, test, classes, mean, std)
+
+
+def feature_statistics(vectors: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of each feature; a constant one's is 1, so that nothing divides by zero."""
+    std, mean = torch.std_mean(vectors.double(), dim=0, correction=0)
+    rounding = torch.finfo(vectors.dtype).eps * vectors.abs().amax(dim=0)  # of a constant's mean
+    std = torch.where(std > rounding, std, 1.0)
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
 def resize(images: Tensor, size: int) -> Tensor:
     if size in (0, images.shape[-1]):
         return images

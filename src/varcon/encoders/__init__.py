@@ -1,15 +1,15 @@
-"""Networks that turn images into pooled features; each has an attribute `features`, their number."""
+"""Networks that turn images or vectors into features; each has an attribute `features`, their number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from varcon.core import Encoder
-from varcon.encoders import resnet, small, vit
+from varcon.core import Encoder, InputError
+from varcon.encoders import mlp, resnet, small, vit
 
-ENCODERS: dict[str, Callable[[resnet.Stem], Encoder]] = {
+ENCODERS: dict[str, Callable[[Any], Encoder]] = {  # of a stem, or of the number of a vector's features
     "small": small.small,
     "resnet18": resnet.resnet18,
     "resnet34": resnet.resnet34,
@@ -19,7 +19,9 @@ ENCODERS: dict[str, Callable[[resnet.Stem], Encoder]] = {
     "vit_tiny": vit.vit_tiny,
     "vit_small": vit.vit_small,
     "vit_base": vit.vit_base,
+    "mlp": mlp.mlp,
 }
+FOR_VECTORS = ("mlp",)
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,22 @@ class EncoderSettings:
         "vit_tiny",
         "vit_small",
         "vit_base",
+        "mlp",
     ] = "small"
     stem: resnet.Stem = "small"
     """first layers: small, for images up to 64 pixels (3x3, or patches of 4), or imagenet (7x7 and pooling,
     or patches of 16)"""
 
-    def build(self) -> Encoder:
+    def build(self, shape: Sequence[int] = (3, 32, 32)) -> Encoder:
+        """`shape` is that of one sample: [3, H, W] of an image, [d] of a vector."""
+        if self.name not in ENCODERS:
+            raise InputError(f"there is no encoder {self.name!r}; choose one of {', '.join(ENCODERS)}")
+        if self.name in FOR_VECTORS:
+            if len(shape) != 1:
+                raise InputError(
+                    f"encoder {self.name!r} reads vectors and the data are images; choose another"
+                )
+            return ENCODERS[self.name](shape[0])
+        if len(shape) == 1:
+            raise InputError(f"encoder {self.name!r} reads images and the data are vectors; choose 'mlp'")
         return ENCODERS[self.name](self.stem)

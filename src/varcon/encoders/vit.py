@@ -93,7 +93,8 @@ class ViT(Encoder):
                 f"{self.patch}; set data.image_size to a multiple of that, or choose the other encoder.stem"
             )
         patches = self.conv_proj(images)  # [N, width, rows, columns]
-        tokens = torch.cat([self.class_token.expand(len(images), -1, -1), patches.flatten(2).mT], dim=1)
+        first = self.class_token.expand(images.shape[0], -1, -1)  # len() would be a constant to torch.export
+        tokens = torch.cat([first, patches.flatten(2).mT], dim=1)
         return self.encoder(tokens, (patches.shape[2], patches.shape[3]))[:, 0]
 
 

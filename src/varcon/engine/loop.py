@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from varcon.core import Batch, Data, InputError, Method, Progress, RunError, Ste
 from varcon.engine import distributed
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import save_weights, snapshot_path
-from varcon.engine.interrupt import Interrupted, requests_to_stop
+from varcon.engine.interrupt import Interrupted, Request, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.precision import CastTogether
@@ -38,12 +38,15 @@ def fit(
     method: Method,
     data: Data,
     recipe: Recipe[Any],
-    folder: Path,
+    folder: Path | None,
     device: torch.device,
     resume: bool,
     watch: Watcher,
 ) -> None:
-    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date."""
+    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date.
+
+    Without a folder it writes nothing, and a signal to stop acts as usual.
+    """
     settings, world = recipe.train, distributed.world_size()
     steps_per_epoch = len(data.train) // settings.batch_size
     total_steps = settings.epochs * steps_per_epoch
@@ -63,7 +66,15 @@ def fit(
     average = WeightAverage(method, settings.average) if settings.average else None
     encoder = average.kept["encoder"] if average else method.encoder  # what is kept
     state = TrainingState(
-        folder / "last.ckpt", recipe, conditions, method, optimizer, scaler, generator, record, average
+        folder and folder / "last.ckpt",
+        recipe,
+        conditions,
+        method,
+        optimizer,
+        scaler,
+        generator,
+        record,
+        average,
     )
     if resume:
         state.load()
@@ -78,14 +89,14 @@ def fit(
 
     saved = time.monotonic()
     order = epoch_order(split.labels, settings.seed, state.step // steps_per_epoch, settings.balanced)
-    main = distributed.is_main()
-    if main and state.step == 0 and 0 in settings.snapshots:
-        save_weights(snapshot_path(folder, 0), encoder)
+    kept = folder if distributed.is_main() else None
+    if kept and state.step == 0 and 0 in settings.snapshots:
+        save_weights(snapshot_path(kept, 0), encoder)
     with (
-        Journal(folder / "metrics.jsonl" if main else None, state.step) as journal,
-        Journal(folder / "samples.jsonl" if main else None, state.step) as samples,
-        tracking(recipe, folder, state.step) as track,
-        requests_to_stop() as stop,
+        Journal(kept and kept / "metrics.jsonl", state.step) as journal,
+        Journal(kept and kept / "samples.jsonl", state.step) as samples,
+        tracking(recipe, kept, state.step) as track,
+        requests_to_stop() if folder else nullcontext(Request()) as stop,
         measured_convolutions(),
         closing(state),
     ):
@@ -119,12 +130,12 @@ def fit(
                     raise RunError(diverged(state, f"the loss is {row['loss']}"))
                 journal.write(row)
                 track(row)
-            if epoch_ends and (summaries := record.end_epoch()):
+            if epoch_ends and folder and (summaries := record.end_epoch()):
                 samples.write({"step": state.step, "epoch": progress.epoch, **summaries})
             # Before any checkpoint of this step: a run that goes on from there would not come by here again.
             # One that goes on from an earlier step does, and then the file is that of the run it has become.
-            if main and epoch_ends and progress.epoch in settings.snapshots:
-                save_weights(snapshot_path(folder, progress.epoch), encoder)
+            if kept and epoch_ends and progress.epoch in settings.snapshots:
+                save_weights(snapshot_path(kept, progress.epoch), encoder)
             watch(progress, row)
 
             asked = stop.number
@@ -142,8 +153,8 @@ def fit(
                     saved = time.monotonic()
     if average:
         average.take_place(method)
-    if main:
-        record.write(folder / "samples.npz")
+    if kept:
+        record.write(kept / "samples.npz")
 
 
 @torch.no_grad()
@@ -228,7 +239,7 @@ def mixed_seed(*numbers: int) -> int:
 
 
 def diverged(state: TrainingState, what: str) -> str:
-    kept = "; the last checkpoint is kept" if state.path.exists() else ""
+    kept = "; the last checkpoint is kept" if state.path and state.path.exists() else ""
     return (
         f"training diverged at step {state.step} ({what}): lower train.learning_rate or lengthen "
         f"train.warmup_epochs{kept}"

@@ -34,7 +34,7 @@ WRITER = ThreadPoolExecutor(1, "checkpoint")  # on a ResNet-50 a file takes a se
 
 @dataclass
 class TrainingState:
-    path: Path  # of the checkpoint
+    path: Path | None  # of the checkpoint; None: a run in memory, which is not saved
     recipe: Recipe[Any]
     conditions: dict[str, Any]  # what must be as it was for a run to go on
     method: Method
@@ -48,6 +48,8 @@ class TrainingState:
 
     def save(self) -> None:
         """Copies all there is and leaves the writing to another thread; `close` waits for it."""
+        if self.path is None:
+            return
         generators = distributed.gather(self.generator.get_state().cpu())
         records = distributed.gather(self.record.state())
         if distributed.is_main():
@@ -73,6 +75,7 @@ class TrainingState:
             writing.result()
 
     def load(self) -> None:
+        assert self.path is not None
         state = load_checkpoint(self.path)
         try:
             check_recipe(state["recipe"], self.recipe, self.path.parent)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from varcon.core import InputError
-from varcon.engine import distributed
 from varcon.files import write_text
 from varcon.recipe import Recipe, recipe_to_dict
 
@@ -32,9 +31,9 @@ def check_tracker(recipe: Recipe[Any]) -> None:
 
 
 @contextmanager
-def tracking(recipe: Recipe[Any], folder: Path, resumed_at: int) -> Iterator[Track]:
-    """Takes the rows after step `resumed_at`; the first process alone shows them."""
-    if recipe.train.track == "none" or not distributed.is_main():
+def tracking(recipe: Recipe[Any], folder: Path | None, resumed_at: int) -> Iterator[Track]:
+    """Takes the rows after step `resumed_at`; without a folder, as in all processes but the first, none."""
+    if recipe.train.track == "none" or folder is None:
         yield lambda row: None
         return
     with TRACKERS[recipe.train.track](recipe, folder, resumed_at) as track:
@@ -78,8 +77,9 @@ def to_wandb(recipe: Recipe[Any], folder: Path, resumed_at: int) -> Iterator[Tra
             settings=wandb.Settings(console="off"),  # a progress bar is no log
         )
     except wandb.Error as error:
+        reason = str(error).partition("\n")[0]
         raise InputError(
-            f"Weights & Biases does not start ({str(error).splitlines()[0]}); log in with: wandb login, "
+            f"Weights & Biases does not start ({reason}); log in with: wandb login, "
             "or keep the record on this machine with the environment variable WANDB_MODE=offline"
         ) from None
     with run:

@@ -61,6 +61,8 @@ class Pixels(nn.Module):
     """Images as vectors, averaged down to 32 x 32: larger ones would fill memory and say no more."""
 
     def forward(self, images: Tensor) -> Tensor:
+        if images.ndim == 2:  # vectors already
+            return images
         return F.adaptive_avg_pool2d(images, min(32, images.shape[-1])).flatten(1)
 
 

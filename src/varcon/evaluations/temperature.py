@@ -79,8 +79,9 @@ class AdaptiveTemperature:
             "hardest_rivals": rivals.classes[hardest],  # what each looks like instead
             "hardest_confidence": p[hardest],
             "hardest_per_class": first_of_each(order, own, len(data.classes), self.hardest_per_class),
-            "hardest_pictures": pictures(data.train.images[torch.from_numpy(hardest[:PICTURES])]),
         }
+        if data.train.images.ndim == 4:  # and not vectors
+            arrays["hardest_pictures"] = pictures(data.train.images[torch.from_numpy(hardest[:PICTURES])])
         return Findings({name: float(value) for name, value in scores.items()}, arrays)
 
 

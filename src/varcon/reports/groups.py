@@ -105,7 +105,9 @@ def differing_settings(runs: list[Run]) -> list[str]:
 
 
 def _seedless(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in flat(run.recipe).items() if name != "train.seed"}
+    """What a run computes: neither which of its kind it is, nor what it keeps on the way."""
+    aside = ("train.seed", "train.snapshots")
+    return {name: value for name, value in flat(run.recipe).items() if name not in aside}
 
 
 def marks_of(groups: list[Group], finding: str, names: list[str]) -> list[Marks]:

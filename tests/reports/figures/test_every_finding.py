@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from reports.test_collect import add_finding, make_run
+from reports.test_collect import make_run
 from reports.test_svg import parsed
 
 from varcon import run
@@ -24,6 +24,7 @@ from varcon.evaluations.frozen import raw_pixels
 from varcon.evaluations.knn import KNN
 from varcon.evaluations.linear import LinearProbe
 from varcon.evaluations.map2d import Map2D
+from varcon.evaluations.maps import SnapshotMaps
 from varcon.evaluations.rank import Rank
 from varcon.evaluations.real import ReaL, RealAccuracy
 from varcon.evaluations.robustness import Robustness
@@ -65,6 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         FurtherSettings(),
         fewshot=FewShot((1, 5), subsets=2),
         robustness=Robustness(("fog", "gaussian_noise"), (1, 5), steps=20),
+        real=ReaL(str(folder / "labels.json")),
         transfer=Transfer((target,)),
         finetune=FineTune(target, epochs=2, augment="none", head="random"),
     )
@@ -77,11 +79,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "classifier": OwnClassifier(layer),
         "classifier-calibration": ClassifierCalibration(layer, settings.calibration),
         "map2d": Map2D(perplexity=5),
-        **{name: getattr(settings, name) for name in FURTHER if name != "maps"},  # of which below
+        **{name: getattr(settings, name) for name in FURTHER},
     }
-    reassessed = ReaL(str(folder / "labels.json"))
-    evaluations["real"] = RealAccuracy(reassessed, {name: evaluations[name] for name in ("knn", "linear")})
     encoder = raw_pixels(data, CPU)
+    evaluations["real"] = RealAccuracy(settings.real, {"knn": knn, "linear": LinearProbe(epochs=3)})
+    evaluations["maps"] = SnapshotMaps(settings.maps, {0: lambda: encoder, 1: lambda: encoder}, 2)
     for name, evaluation in evaluations.items():
         run.write_findings(folder, name, evaluation(encoder, data), evaluation, 1.0)
     record = SampleRecord(30, CPU)
@@ -89,8 +91,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for epoch in (1, 2):
             record.note(torch.arange(30), {"confidence": torch.linspace(0, 1, 30)})
             file.write(json.dumps({"step": 5 * epoch, "epoch": epoch, **record.end_epoch()}) + "\n")
-    points = np.random.default_rng(0).normal(size=(3, 30, 2))
-    add_finding(folder, "maps", {}, points=points, labels=data.test.labels.numpy(), epochs=np.arange(3))
     return folder
 
 

@@ -23,16 +23,16 @@ JUDGES = (
     ("nearest centroid", "centroid", "top1", "top5", "mean_per_class"),
     ("its own classifier", "classifier", "top1", "top5", ""),
     ("kNN by reassessed labels (ReaL)", "real", "knn_top1", "", ""),
-    ("linear probe by reassessed labels", "real", "linear_top1", "", ""),
-    ("its own classifier by reassessed labels", "real", "classifier_top1", "", ""),
+    ("linear probe by reassessed labels (ReaL)", "real", "linear_top1", "", ""),
+    ("its own classifier by reassessed labels (ReaL)", "real", "classifier_top1", "", ""),
     ("kNN of raw pixels", "pixels", "top1", "top5", ""),
 )
 FURTHER = (
     Column("logistic regression, %", "logistic", "top1"),
     Column("nearest centroid, %", "centroid", "top1"),
     Column("linear probe on augmented images, last, %", "linear-augmented", "last"),
-    Column("kNN by ReaL labels, %", "real", "knn_top1"),
-    Column("linear probe by ReaL labels, %", "real", "linear_top1"),
+    Column("kNN, ReaL, %", "real", "knn_top1"),
+    Column("linear probe, ReaL, %", "real", "linear_top1"),
 )
 
 

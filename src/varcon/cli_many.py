@@ -1,0 +1,191 @@
+"""The commands that carry out many runs: compare, sweep and reproduce."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from inspect import cleandoc
+from pathlib import Path
+
+from rich.console import Console
+
+from varcon import compare as comparison
+from varcon import parallel, run, runs
+from varcon import reproduce as paper
+from varcon import sweep as grids
+from varcon.arguments import Compare, Reproduce, Sweep, parse
+from varcon.core import Data, InputError, RunError
+from varcon.engine.interrupt import Interrupted
+from varcon.evaluations.transfer import parse_target
+from varcon.recipe import load_recipe
+from varcon.reproduce import Setup
+from varcon.runs import Planned, Result
+from varcon.terminal import Bar, bars, show
+
+
+def compare(arguments: list[str], console: Console) -> None:
+    chosen = parse(Compare, "compare", arguments)
+    refuse_torchrun("compare")
+    command = shlex.join(["varcon", "compare", *arguments])
+    ending = "-time" if chosen.budget == "time" else ""
+    out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}{ending}"
+    methods = [name.strip() for name in chosen.methods.split(",")]
+    seeds, where, devices = read_seeds(chosen.seeds), chosen.data_path, chosen_devices(chosen.devices)
+    device = devices[0] if devices else None
+    with going_on_with(command):
+        with Bar(console, "planning") as bar:
+            planned = comparison.plan(
+                chosen.recipe, methods, seeds, out, chosen.budget, bar.progress, where, device
+            )
+        carry_out(planned, devices, out, "compare", "method", comparison.in_order, command, console)
+
+
+def read_seeds(text: str) -> list[int]:
+    try:
+        return list(dict.fromkeys(int(seed) for seed in text.split(",")))
+    except ValueError:
+        raise InputError(f"--seeds is {text!r}; give whole numbers separated by commas") from None
+
+
+def chosen_devices(text: str | None) -> list[str]:
+    """None where the recipe says which."""
+    return parallel.read_devices(text) if text else []
+
+
+def refuse_torchrun(verb: str) -> None:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError(
+            f"{verb} works in one process; on several GPUs, train each run with `torchrun --nproc-per-node N "
+            "-m varcon train RECIPE --out RUN`, evaluate it, then `varcon report RUN RUN ...`"
+        )
+
+
+@contextmanager
+def going_on_with(command: str) -> Iterator[None]:
+    """Whenever it is stopped, the user learns how to go on."""
+    try:
+        yield
+    except Interrupted as error:
+        raise Interrupted(f"{error}; continue with: {command}", error.signal) from None
+    except KeyboardInterrupt:  # not in training, where it is Interrupted: while planning, judging, drawing
+        raise Interrupted(f"stopped; continue with: {command}", signal.SIGINT) from None
+
+
+def sweep(arguments: list[str], console: Console) -> None:
+    chosen = parse(Sweep, "sweep", arguments)
+    refuse_torchrun("sweep")
+    base = load_recipe(chosen.recipe)
+    if chosen.data_path:
+        base = replace(base, data=replace(base.data, path=str(chosen.data_path)))
+    devices = chosen_devices(chosen.devices)
+    if devices:
+        base = replace(base, train=replace(base.train, device=devices[0]))
+    out = chosen.out or run.RUNS / f"sweep-{run.run_name(chosen.recipe)}"
+    command = shlex.join(["varcon", "sweep", *arguments])
+    with going_on_with(command):
+        with Bar(console, "planning") as bar:
+            grid = grids.parse_grid(list(chosen.set))
+            planned = grids.plan(base, grid, read_seeds(chosen.seeds), out, bar.progress)
+        order = {(one.label, one.seed): place for place, one in enumerate(planned)}
+
+        def in_order(results: list[Result]) -> list[Result]:
+            return sorted(results, key=lambda result: order[result.label, result.seed])
+
+        carry_out(planned, devices, out, "sweep", "settings", in_order, command, console)
+
+
+def carry_out(
+    planned: list[Planned],
+    devices: list[str],
+    out: Path,
+    name: str,
+    what: str,
+    order: Callable[[list[Result]], list[Result]],
+    command: str,
+    console: Console,
+) -> None:
+    """Trains and judges every run, keeping the table up to date, and ends with the report."""
+    results: list[Result] = []
+    for _, result in carried_out(planned, devices, command, console):
+        results = order([*results, result])
+        runs.write(out, results, name, what)
+    show(runs.table(results, what), console)
+    console.print(f"table: {out / f'{name}.md'}", soft_wrap=True)
+    places = {(one.label, one.seed): one.folder for one in planned}
+    folders = [places[result.label, result.seed] for result in results if not result.failed]
+    if folders:
+        console.print(f"report: {run.report(folders, out / 'report.html')}", soft_wrap=True)
+    failed = [f"{one.label}, seed {one.seed}" for one in results if one.failed]
+    if failed:
+        why = f"{out / f'{name}.md'} says why"
+        raise RunError(f"{len(failed)} of {len(results)} runs failed ({'; '.join(failed)}): {why}")
+
+
+def reproduce(arguments: list[str], console: Console) -> None:
+    help_text = f"{cleandoc(Reproduce.__doc__ or '')}\n\n{names_of_the_paper()}"
+    chosen = parse(Reproduce, "reproduce", arguments, description=help_text)
+    if chosen.names in ((), ("list",)):
+        console.print(names_of_the_paper(), end="", markup=False, soft_wrap=True)
+        return
+    refuse_torchrun("reproduce")
+    names, seeds = paper.chosen(chosen.names), read_seeds(chosen.seeds)
+    devices = parallel.read_devices(chosen.devices)
+    ending = f"-{paper.parse_data(chosen.data).name}" if chosen.data else ""
+    out = chosen.out or run.RUNS / f"reproduce-{chosen.scale}{ending}"
+    if (out / "recipe.json").exists() or out.is_file():
+        raise InputError(f"{out} is a run or a file; put the tables elsewhere with --out FOLDER")
+    targets = tuple(parse_target(text) for text in chosen.target)
+    command = shlex.join(["varcon", "reproduce", *arguments])
+    failed = []
+    with going_on_with(command):
+        with Bar(console, "planning") as bar:
+            given = (str(chosen.corrupted or ""), str(chosen.real_labels or ""))
+            setup, data = paper.set_up(chosen.scale, chosen.data, out, bar.progress, targets, *given)
+            for name in names:
+                paper.check_needs(name, paper.ARTIFACTS[name], setup)
+        for name in names:
+            failed += make_again(name, setup, data, seeds, devices, command, console)
+    if failed:
+        raise RunError(f"{len(failed)} runs failed ({'; '.join(failed)}): each table.md says why")
+
+
+def make_again(
+    name: str, setup: Setup, data: Data, seeds: list[int], devices: list[str], command: str, console: Console
+) -> list[str]:
+    """One table or figure; the runs that failed are returned."""
+    with Bar(console, f"planning {name}") as bar:
+        made = paper.plan(name, setup, data, seeds, bar.progress)
+    results = list(carried_out(made.planned, devices, command, console))
+    with Bar(console, name) as bar:
+        folder, table = paper.write(made, results, run.pick_device(devices[0]), bar.progress)
+    console.print(f"{made.artifact.title} ({made.artifact.place})", soft_wrap=True)
+    show(table, console)
+    console.print(f"{name}: {folder / 'table.md'}", soft_wrap=True)
+    return [one.title for one, result in results if result.failed] + [one.label for one in made.impossible]
+
+
+def names_of_the_paper() -> str:
+    width = max(map(len, paper.ARTIFACTS))
+    names = [f"  {name:{width}}  {one.shows} ({one.place})" for name, one in paper.ARTIFACTS.items()]
+    scales = [f"  {name:{width}}  {one.text}" for name, one in paper.SCALES.items()]
+    return "\n".join(["tables and figures:", *names, "", "scales:", *scales, ""])
+
+
+def carried_out(
+    planned: list[Planned], devices: list[str], command: str, console: Console
+) -> Iterator[tuple[Planned, Result]]:
+    """Every run as it comes to its end, with a line that says so."""
+    devices = devices or [planned[0].recipe.train.device if planned else "auto"]
+    with (
+        bars(console, len(devices)) as places,
+        closing(parallel.carry_out(planned, devices, command, places)) as ended,
+    ):
+        for one, result in ended:
+            titles = (title for title in ("kNN top-1", "linear probe, last") if title in result.scores)
+            score = next((f"{title.split()[0]} {result.scores[title]:.2f} %" for title in titles), "done")
+            places[0].note(f"{one.title}: {result.failed or score}")
+            yield one, result

@@ -1,0 +1,105 @@
+"""All of a model but its weights, in two files that need no Python to be read: config.json, centroids.npy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from varcon.core import InputError
+from varcon.encoders import ENCODERS, EncoderSettings
+from varcon.files import replacing, write_json
+
+FORMAT = "varcon model, version 1"
+CONFIG, CENTROIDS = "config.json", "centroids.npy"
+
+STEPS = [
+    "turn the image upright by its EXIF orientation",
+    "convert it to RGB; of 16-bit grey the upper 8 bits count",
+    "cut out the central square",
+    "resize it to image_size x image_size: bilinear, antialiased, as Pillow does",
+    "divide the pixels by 255, subtract mean and divide by std, channel by channel; channels first",
+]
+RULES = {
+    "cosine": "of an image's features with each row of centroids.npy, in the order of classes",
+    "probability": "softmax(cosine / temperature)",
+    "likelihood": "log(mean(exp(cosine / likelihood_temperature)))",
+    "unlike_anything_seen": "likelihood < threshold, as it was of 1 % of the test images",
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    encoder: EncoderSettings
+    features: int
+    image_size: int
+    mean: tuple[float, ...]  # per channel, of images scaled to [0, 1]
+    std: tuple[float, ...]
+    classes: list[str]
+    centroids: np.ndarray  # [C, F] float32 unit vectors
+    temperature: float  # of the class posterior, fitted to test images
+    likelihood_temperature: float  # the method's own
+    threshold: float  # an image of lower likelihood is unlike anything seen
+    measured: dict[str, float] = field(default_factory=dict)  # on the test images
+    origin: dict[str, Any] = field(default_factory=dict)  # the run that this is from
+
+    def write(self, folder: Path) -> None:
+        with replacing(folder / CENTROIDS) as temporary, temporary.open("wb") as file:
+            np.save(file, self.centroids)
+        write_json(folder / CONFIG, self.to_dict())  # last: it marks the folder as complete
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "encoder": {"name": self.encoder.name, "stem": self.encoder.stem, "features": self.features},
+            "preprocessing": {
+                "steps": STEPS,
+                "image_size": self.image_size,
+                "mean": self.mean,
+                "std": self.std,
+            },
+            "classes": self.classes,
+            "prediction": {
+                "rules": RULES,
+                "temperature": self.temperature,
+                "likelihood_temperature": self.likelihood_temperature,
+                "threshold": self.threshold,
+            },
+            "measured": self.measured,
+            "origin": self.origin,
+        }
+
+
+def read_config(folder: Path) -> Config:
+    path = folder / CONFIG
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        if values.get("format") != FORMAT:
+            raise InputError(f"{path} is not that of a varcon model; name a run or a folder that it exported")
+        encoder, preprocessing, prediction = values["encoder"], values["preprocessing"], values["prediction"]
+        if encoder["name"] not in ENCODERS:
+            raise KeyError(encoder["name"])
+        found = Config(
+            EncoderSettings(encoder["name"], encoder["stem"]),
+            encoder["features"],
+            preprocessing["image_size"],
+            tuple(preprocessing["mean"]),
+            tuple(preprocessing["std"]),
+            values["classes"],
+            np.load(folder / CENTROIDS, allow_pickle=False),
+            prediction["temperature"],
+            prediction["likelihood_temperature"],
+            prediction["threshold"],
+            values["measured"],
+            values["origin"],
+        )
+        if found.centroids.shape != (len(found.classes), found.features):
+            raise ValueError(f"{CENTROIDS} has the shape {found.centroids.shape}")
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder} does not hold a whole model ({error}); export it again") from None
+    return found

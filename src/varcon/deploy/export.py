@@ -1,0 +1,138 @@
+"""A run's model for use elsewhere: weights or program, config.json, centroids.npy and a model card."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from varcon.core import InputError, OnProgress, RunError
+from varcon.deploy.card import card
+from varcon.deploy.config import Config
+from varcon.deploy.model import READERS, encoder_of, load
+from varcon.engine.checkpoint import save_weights
+from varcon.files import write_text
+from varcon.recipe import did_you_mean
+
+HERE = Path(__file__).parent
+AGREEMENT = 1e-4  # of a program's features with the encoder's, relative to the largest
+
+
+def export(
+    run: str | Path,
+    to: str = "safetensors",
+    out: str | Path | None = None,
+    data_path: str | Path | None = None,
+    progress: OnProgress | None = None,
+) -> Path:
+    """Writes a finished run's model as `safetensors`, `onnx`, `pt2` or `hub` and returns its folder.
+
+    That is `out`, which must be new or empty; by default the format's name in the run's folder `export`.
+    """
+    run = Path(run).expanduser()
+    if to not in FORMATS:
+        hint = did_you_mean(to, FORMATS) or f"; choose one of {', '.join(FORMATS)}"
+        raise InputError(f"there is no format {to!r} to export to{hint}")
+    folder = Path(out).expanduser() if out else run / "export" / to
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder} exists and is not empty; put the export elsewhere with -o FOLDER")
+    if run.exists() and not (run / "recipe.json").exists():
+        raise InputError(
+            f"{run} is not a run: it has no recipe.json; name a folder that varcon train has made"
+        )
+    model = load(run, "cpu", data_path, progress)
+    written = folder.with_name(f".{folder.name}.unfinished")
+    shutil.rmtree(written, ignore_errors=True)  # of an export that was killed
+    written.mkdir(parents=True)
+    try:
+        encoder = encoder_of(model.weights, model.config)
+        FORMATS[to](encoder, model.config, written)
+        if to in ("onnx", "pt2"):
+            check(encoder, written / f"model.{to}", model.config)
+            shutil.copyfile(HERE / "use_model.py", written / "use_model.py")
+        write_text(written / "README.md", card(run, encoder, model.config, to))
+        model.config.write(written)
+        written.replace(folder)
+    finally:
+        shutil.rmtree(written, ignore_errors=True)
+    return folder
+
+
+def to_safetensors(encoder: nn.Module, config: Config, folder: Path) -> None:
+    save_weights(folder / "model.safetensors", encoder)
+
+
+def to_pt2(encoder: nn.Module, config: Config, folder: Path) -> None:
+    torch.export.save(
+        torch.export.export(encoder, example(config), dynamic_shapes=ANY_BATCH), folder / "model.pt2"
+    )
+
+
+def to_onnx(encoder: nn.Module, config: Config, folder: Path) -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise InputError("exporting to onnx needs onnx and onnxscript: pip install 'varcon[onnx]'") from None
+    with quiet():
+        torch.onnx.export(
+            encoder,
+            example(config),
+            folder / "model.onnx",
+            input_names=["images"],
+            output_names=["features"],
+            dynamic_shapes=ANY_BATCH,
+            external_data=False,  # one file
+            verbose=False,
+        )
+
+
+FORMATS: dict[str, Callable[[nn.Module, Config, Path], None]] = {
+    "safetensors": to_safetensors,
+    "onnx": to_onnx,
+    "pt2": to_pt2,
+    "hub": to_safetensors,
+}
+ANY_BATCH = ({0: torch.export.Dim("batch")},)
+
+
+def example(config: Config) -> tuple[torch.Tensor]:
+    """Two images: of a batch of one the exporters would take the 1 for a constant."""
+    return (torch.zeros(2, 3, config.image_size, config.image_size),)
+
+
+@torch.no_grad()
+def check(encoder: nn.Module, program: Path, config: Config) -> None:
+    """An exporter that has misunderstood a network says nothing; its program does, on another batch."""
+    images = torch.randn(3, *example(config)[0].shape[1:], generator=torch.Generator().manual_seed(0))
+    wanted = encoder(images)
+    try:
+        found = READERS[program.name](program, config, torch.device("cpu"))(images)
+        apart = float((found - wanted).abs().max() / wanted.abs().max())
+    except InputError:
+        raise
+    except Exception as error:  # of onnxruntime's own kinds
+        raise RunError(f"the exported program fails ({error}); export to another format") from None
+    if not apart <= AGREEMENT:
+        raise RunError(
+            f"the exported program differs from the encoder by {apart:.1g}; export to another format"
+        )
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without what the exporter tells about its own parts and about packages that it does not need."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

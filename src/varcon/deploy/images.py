@@ -1,0 +1,179 @@
+"""Images as people have them, files and arrays, to the square uint8 pixels that an encoder was trained on.
+
+Files go through the loader of training data, so that a picture looks to the encoder as it would have there.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from varcon.core import InputError
+from varcon.data.folder import SUFFIXES, in_order, is_image, square, with_image
+
+AnImage: TypeAlias = str | os.PathLike[str] | np.ndarray | Tensor | Image.Image
+Images: TypeAlias = AnImage | Sequence[AnImage]  # an array or tensor may hold several
+
+FILES_AT_ONCE = 256  # decoded before they are encoded: work for many threads, and 40 MB at 224 pixels
+
+
+class Block(NamedTuple):
+    """Some files, in order, and what they hold."""
+
+    files: list[Path]  # those that could be read
+    pixels: Tensor  # [files, 3, size, size] uint8
+    broken: dict[Path, str]  # and the others, with a sentence each
+
+
+def find_images(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files that are named, those below the folders that are named, and those that a pattern matches."""
+    found: list[Path] = []
+    for place in places:
+        path = Path(place).expanduser()
+        if path.is_dir():
+            inside = images_below(path)
+            if not inside:
+                raise InputError(f"there is no image in {path} or below it ({' '.join(SUFFIXES)})")
+            found += inside
+        elif path.exists():
+            found.append(path)  # whatever its name: the user says that it is an image
+        elif glob.has_magic(str(path)):
+            matches = sorted(map(Path, glob.glob(str(path), recursive=True)))  # noqa: PTH207
+            inside = [image for match in matches for image in (images_below(match) or [match])]
+            inside = [image for image in inside if is_image(image)]
+            if not inside:
+                raise InputError(f"no image matches {path}")
+            found += inside
+        else:
+            raise InputError(f"there is no file or folder {path}")
+    return list(dict.fromkeys(found))
+
+
+def images_below(folder: Path) -> list[Path]:
+    """In the order of their paths; what is hidden is left out, and no folder is looked into twice."""
+    found, seen = [], set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = Path(place).resolve()
+        if real in seen:  # a link back
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [file for name in sorted(names) if is_image(file := Path(place, name))]
+    return found
+
+
+def read_blocks(files: Sequence[Path], size: int, at_once: int = FILES_AT_ONCE) -> Iterator[Block]:
+    """Block after block, so that the files may be more than memory holds. A broken one stops nothing."""
+    for start in range(0, len(files), at_once):
+        yield read_block(files[start : start + at_once], size)
+
+
+def read_block(files: Sequence[Path], size: int) -> Block:
+    def decode(position: int) -> np.ndarray | str:
+        try:
+            return with_image(files[position], lambda image: square(image, size))
+        except InputError as error:
+            return str(error)
+
+    with odd_files_allowed():
+        results = list(zip(files, in_order(decode, len(files), ""), strict=True))
+    good = [(file, result) for file, result in results if not isinstance(result, str)]
+    broken = {file: result for file, result in results if isinstance(result, str)}
+    return Block([file for file, _ in good], stacked([pixels for _, pixels in good], size), broken)
+
+
+def pixel_blocks(images: Images, size: int) -> Iterator[Tensor]:
+    """Images of any kind, some at a time: [n, 3, size, size]. A file that cannot be read is an error."""
+    if isinstance(images, str | os.PathLike | np.ndarray | Tensor | Image.Image):
+        images = [images]
+    if not isinstance(images, Iterable):
+        raise InputError(f"images are of type {type(images).__name__}; {KINDS}")
+    each = iter(images)
+    while block := list(islice(each, FILES_AT_ONCE)):
+        yield block_pixels(block, size)
+
+
+def block_pixels(images: list[Any], size: int) -> Tensor:
+    with odd_files_allowed():
+        return torch.cat(in_order(lambda place: to_pixels(images[place], size), len(images), ""))
+
+
+def to_pixels(one: Any, size: int) -> Tensor:
+    """One image, or an array of several."""
+    if not isinstance(one, str | os.PathLike):
+        return resized([one] if isinstance(one, Image.Image) else as_stack(one), size)
+    if not Path(one).is_file():
+        raise InputError(f"there is no file {one}")
+    return stacked([with_image(Path(one), lambda image: square(image, size))], size)
+
+
+KINDS = "give paths, PIL images, uint8 arrays [H, W], [H, W, 3] or [N, H, W, 3], or tensors [N, 3, H, W]"
+
+
+def as_stack(images: Any) -> Tensor:
+    """An array, channels last, or a tensor, channels first, of one image or several: [N, 3, H, W]."""
+    if not isinstance(images, np.ndarray | Tensor):
+        raise InputError(f"an image is of type {type(images).__name__}; {KINDS}")
+    shape = list(images.shape)
+    if images.dtype not in (np.uint8, torch.uint8):
+        raise InputError(f"images are {images.dtype} and must be uint8, with values of 0 to 255: cast them")
+    if isinstance(images, Tensor):
+        stack = images.cpu()
+        if stack.ndim == 3 and shape[0] in (1, 3):
+            stack = stack[None]
+        channels = 1
+    else:
+        stack = torch.from_numpy(np.ascontiguousarray(images))
+        if stack.ndim == 3 and shape[-1] in (1, 3):
+            stack = stack[None]
+        channels = -1
+    if stack.ndim in (2, 3):  # grey
+        stack = stack.reshape(-1, *shape[-2:]).unsqueeze(channels)
+    if stack.ndim != 4 or stack.shape[channels] not in (1, 3) or 0 in stack.shape[1:]:
+        raise InputError(f"images have the shape {shape}; {KINDS}")
+    if channels == -1:
+        stack = stack.permute(0, 3, 1, 2)
+    return stack.expand(-1, 3, -1, -1)
+
+
+def resized(images: Tensor | Sequence[Image.Image], size: int) -> Tensor:
+    """By the way that files go; images of the right size stay as they are."""
+    if isinstance(images, Tensor):
+        if images.shape[2:] == (size, size):
+            return images.contiguous()
+        images = [Image.fromarray(image) for image in images.permute(0, 2, 3, 1).contiguous().numpy()]
+    shown = []
+    for position, image in enumerate(images):
+        try:
+            shown.append(square(image.copy(), size))  # of a copy: the loader turns an image upright in place
+        except Exception as error:  # as with files: Pillow raises a dozen kinds
+            raise InputError(f"image {position} cannot be used ({error}); {KINDS}") from error
+    return stacked(shown, size)
+
+
+def stacked(images: Sequence[np.ndarray], size: int) -> Tensor:
+    """[size, size, 3] each -> [N, 3, size, size]"""
+    pixels = torch.empty((len(images), 3, size, size), dtype=torch.uint8)
+    for place, image in zip(pixels.numpy(), images, strict=True):
+        place[...] = image.transpose(2, 0, 1)
+    return pixels
+
+
+@contextmanager
+def odd_files_allowed() -> Iterator[None]:
+    """Pillow warns of odd but readable files."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

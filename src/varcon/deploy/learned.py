@@ -1,0 +1,203 @@
+"""What a run's images say beyond its encoder, gathered once and kept in the run's folder `deploy`.
+
+Class centroids and the temperature of their posterior, a threshold for what is unlike anything seen, and the
+training images' features, among which a new image finds its neighbours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from varcon.core import Data, InputError, OnProgress, Split
+from varcon.data import DataSettings, load, part
+from varcon.data.assemble import given_path
+from varcon.data.folder import find_images, held_out_share
+from varcon.data.subset import hold_out
+from varcon.deploy.config import Config, read_config
+from varcon.deploy.vectors import map_rows, npy_rows
+from varcon.evaluations import FurtherSettings
+from varcon.evaluations.calibration import Calibration, cosine_scores, judge, summary
+from varcon.evaluations.frozen import FrozenEncoder
+from varcon.evaluations.store import FeatureStore
+from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
+from varcon.files import write_json
+from varcon.recipe import Recipe, recipe_to_dict
+from varcon.run import load_encoder, stored_recipe
+
+FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
+UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
+ROWS_AT_ONCE = 4096
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The training images, for neighbours."""
+
+    vectors: np.ndarray  # [N, F] of length 1, mapped from the disk
+    labels: list[int]
+    files: list[str] | None  # of data that are a folder, relative to `root`
+    root: str
+
+
+def of_run(
+    folder: Path, data_path: str | Path | None, device: torch.device, progress: OnProgress | None
+) -> tuple[Config, Training]:
+    recipe = stored_recipe(folder)
+    weights = finished(folder)
+    kept, digest = folder / FOLDER, file_digest(weights)
+    if not holds(kept, digest):
+        learn(folder, recipe, weights, digest, data_path, device, progress)
+    training = Training(map_rows(kept / VECTORS), **json.loads((kept / TRAINING).read_text(encoding="utf-8")))
+    return read_config(kept), dataclasses.replace(training, root=str(data_path or training.root))
+
+
+def holds(kept: Path, digest: str) -> bool:
+    """Whether all is there, of these weights; what is damaged is made again."""
+    try:
+        return all((kept / file).exists() for file in (TRAINING, VECTORS)) and (
+            read_config(kept).origin["weights"] == digest
+        )
+    except InputError:
+        return False
+
+
+def finished(folder: Path) -> Path:
+    weights = folder / "encoder.safetensors"
+    if not weights.exists():
+        raise InputError(
+            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
+        )
+    return weights
+
+
+def file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+
+
+def learn(
+    folder: Path,
+    recipe: Recipe[Any],
+    weights: Path,
+    digest: str,
+    data_path: str | Path | None,
+    device: torch.device,
+    progress: OnProgress | None,
+) -> None:
+    source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
+    data = data_of(folder, source, progress)
+    if data.train.images.ndim == 2:
+        raise InputError(
+            f"{folder} was trained on vectors, and this is for images; VarConClassifier predicts from vectors"
+        )
+    encoder = load_encoder(recipe, weights, data)
+    frozen = FrozenEncoder(encoder, data, device, progress, FeatureStore(folder / "features", weights, data))
+    train, labels = checked_features(frozen, data.train)
+    test = checked_features(frozen, data.test)[0]
+    further = FurtherSettings().at_temperature(recipe.method)
+    centroids = class_centroids(train, labels, data.classes).directions
+    temperature, measured = calibrate(further.calibration, frozen, data, centroids)
+    tau1 = further.outliers.temperature
+    config = Config(
+        recipe.encoder,
+        encoder.features,
+        data.train.images.shape[-1],
+        data.mean,
+        data.std,
+        data.classes,
+        centroids.cpu().numpy().astype(np.float32),
+        temperature,
+        tau1,
+        float(np.quantile(likelihoods(test, centroids, tau1), UNUSUAL)),
+        measured,
+        origin_of(recipe, data, digest),
+    )
+    kept = folder / FOLDER
+    kept.mkdir(exist_ok=True)
+    with npy_rows(kept / VECTORS, encoder.features) as append:
+        for rows in train.split(ROWS_AT_ONCE):
+            append(F.normalize(rows, dim=1).cpu().numpy())
+    write_json(
+        kept / TRAINING,
+        {"labels": data.train.labels.tolist(), "files": training_files(source, data), "root": source.path},
+    )
+    config.write(kept)
+
+
+def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> Data:
+    """The run's data, which must be those that it was trained on."""
+    try:
+        data = load(source, progress)
+    except InputError as error:
+        raise InputError(
+            f"{folder} is used for the first time and needs its training data once: {error}; if they have "
+            "moved, say where with --data.path"
+        ) from None
+    facts = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
+    if any(facts.get(name, value) != value for name, value in now.items()):
+        raise InputError(
+            f"{folder} was trained on other data than lie at {source.path!r} now; say where those are with "
+            "--data.path"
+        )
+    return data
+
+
+def calibrate(
+    settings: Calibration, encoder: FrozenEncoder, data: Data, centroids: torch.Tensor
+) -> tuple[float, dict[str, float]]:
+    """The temperature, fitted to test images, which the encoder has not learned from; and how it does on
+    those that it was not fitted to."""
+    train, labels = checked_features(encoder, data.train)
+    test, test_labels = checked_features(encoder, data.test)
+    if len(test) > 1:
+        temperature, judged = settings.cross_fit(centroids, test, test_labels)
+    else:
+        temperature = settings.fit_to_training(train, labels, data.classes)
+        judged = judge(cosine_scores(centroids, temperature), test, test_labels)
+    scores = summary(judged, settings.bins).scores
+    return temperature, {name: scores[name] for name in ("top1", "ece", "nll")}
+
+
+@torch.no_grad()
+def likelihoods(features: torch.Tensor, centroids: torch.Tensor, temperature: float) -> np.ndarray:
+    """log p(z) of equally frequent classes, but for a constant, as the evaluation `outliers` has it."""
+    parts = []
+    for block in row_blocks(len(features), len(centroids)):
+        scores = cosine_scores(centroids, temperature)(features[block]).double()
+        parts.append(scores.logsumexp(1) - np.log(len(centroids)))
+    return torch.cat(parts).cpu().numpy()
+
+
+def training_files(source: DataSettings, data: Data) -> list[str] | None:
+    """Of data that are a folder, where each training image lies in it."""
+    if source.name != "folder":
+        return None
+    root = given_path(source.path, "the data")
+    found = find_images(root)
+    files = found.train_files
+    places = Split(torch.arange(len(files)), torch.tensor(found.train_labels))  # in place of the images
+    if share := held_out_share(found):  # as load_folder does
+        places = places.part(hold_out(places.labels, share, seed=0)[0])
+    left = part(dataclasses.replace(data, train=places), source).train.images
+    return [str(files[place].relative_to(root)) for place in left]
+
+
+def origin_of(recipe: Recipe[Any], data: Data, digest: str) -> dict[str, Any]:
+    """The recipe but for the data's place, which tells of a machine and not of the model."""
+    settings = recipe_to_dict(recipe)
+    settings["data"]["path"] = Path(recipe.data.path).name
+    return {
+        "weights": digest,
+        "train_images": len(data.train),
+        "test_images": len(data.test),
+        "recipe": settings,
+    }

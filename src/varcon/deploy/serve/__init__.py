@@ -1,0 +1,1 @@
+"""A web page and a JSON API for a trained run."""

@@ -1,0 +1,169 @@
+"""The paper's tables and figures, made again on one's own data: the paper's value beside ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from varcon import run
+from varcon.core import Data, InputError, OnProgress
+from varcon.data import load
+from varcon.engine.loop import check
+from varcon.recipe import did_you_mean
+from varcon.reproduce import stand_ins, tables
+from varcon.reproduce.declarations import ARTIFACTS, Artifact
+from varcon.reproduce.entries import Entry
+from varcon.reproduce.gather import FROM_JOURNALS, Gathered
+from varcon.reproduce.setup import SCALES, Runs, Setup, parse_data, set_up
+from varcon.runs import Planned, Result, check_run
+from varcon.sweep import folder_name
+
+__all__ = [
+    "ARTIFACTS",
+    "SCALES",
+    "Plan",
+    "Setup",
+    "check_needs",
+    "chosen",
+    "parse_data",
+    "plan",
+    "set_up",
+    "write",
+]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one name takes."""
+
+    name: str
+    artifact: Artifact
+    setup: Setup
+    entries: list[Entry]
+    runs: dict[Runs, list[Planned]]  # one for each seed
+    impossible: list[Result]  # runs that cannot be begun on these data, with the reason
+
+    @property
+    def planned(self) -> list[Planned]:
+        return [one for several in self.runs.values() for one in several]
+
+
+def chosen(names: tuple[str, ...]) -> list[str]:
+    for name in names:
+        if name != "all" and name not in ARTIFACTS:
+            raise InputError(
+                f"there is no table or figure {name!r}{did_you_mean(name, ARTIFACTS)}; "
+                f"choose from {', '.join(ARTIFACTS)}, or all"
+            )
+    return list(ARTIFACTS) if "all" in names else list(dict.fromkeys(names))
+
+
+def plan(name: str, setup: Setup, data: Data, seeds: list[int], progress: OnProgress) -> Plan:
+    """The runs; what can be known to fail is found here, before anything is trained."""
+    artifact = ARTIFACTS[name]
+    check_needs(name, artifact, setup)
+    entries = artifact.content(setup)
+    evaluations: dict[Runs, dict[str, None]] = {}  # ordered sets
+    for reading in (reading for entry in entries for reading in (entry.ours, entry.less) if reading):
+        found = evaluations.setdefault(reading.runs, dict.fromkeys(artifact.also))
+        if reading.finding not in FROM_JOURNALS:
+            found[reading.finding] = None
+    if setup.scale.stands_in:
+        if any(runs.half for runs in evaluations):
+            stand_ins.write_halves(setup, data)
+        if artifact.needs == "acceptable labels" and not setup.real_labels:
+            stand_ins.write_acceptable(setup, data)
+    loaded = {setup.base.data: data}  # by its settings
+    runs: dict[Runs, list[Planned]] = {}
+    impossible = []
+    for which, needed in evaluations.items():
+        label = setup.label(which)
+        for seed in seeds:
+            recipe = setup.recipe(which, seed)
+            folder = setup.out / "runs" / f"{folder_name(label)}-seed{seed}"
+            only, further = tuple(needed), setup.further(recipe)
+            one = Planned(label, seed, recipe, folder, only, further)
+            if recipe.data not in loaded:
+                loaded[recipe.data] = load(recipe.data, progress)
+            try:
+                if not one.finished:
+                    there = loaded[recipe.data]
+                    check(run.build_method(recipe, there), recipe, there, processes=1)
+            except InputError as error:
+                impossible.append(Result(label, seed, failed=str(error)))
+                continue
+            check_run(one, loaded[recipe.data])
+            runs.setdefault(which, []).append(one)
+    return Plan(name, artifact, setup, entries, runs, impossible)
+
+
+def check_needs(name: str, artifact: Artifact, setup: Setup) -> None:
+    if setup.scale.stands_in:
+        return
+    if artifact.needs == "targets" and not setup.targets:
+        raise InputError(
+            f"{name} needs other data sets to transfer to: give --target NAME=PATH, several times if you like"
+        )
+    if artifact.needs == "acceptable labels" and not setup.real_labels:
+        raise InputError(
+            f"{name} needs the acceptable labels of the test images: give --real-labels FILE, a JSON list of "
+            "lists of class numbers"
+        )
+
+
+def write(
+    made: Plan, results: list[tuple[Planned, Result]], device: str, progress: OnProgress
+) -> tuple[Path, tables.Grid]:
+    """The name's table, figure and report, from the runs that came to their end."""
+    folder = made.setup.out / made.name
+    good = {one.folder for one, result in results if not result.failed}
+    folders = {
+        which: [one.folder for one in several if one.folder in good] for which, several in made.runs.items()
+    }
+    gathered = Gathered({which: found for which, found in folders.items() if found})
+    entries, artifact = made.entries, made.artifact
+    if artifact.measured:
+        from varcon.reproduce.memory import growth
+
+        entries = entries + growth(made.setup, device, progress)
+    failures = [result for _, result in results if result.failed] + made.impossible
+    picture = None
+    if artifact.figure:
+        picture = artifact.figure.draw(made.setup, entries, gathered, artifact.setting)
+    title = f"{artifact.title} ({artifact.place} of the paper)"
+    notes = notes_of(made, failures, device)
+    table = tables.write(
+        folder, made.name, title, entries, gathered, artifact.place, artifact.setting, notes, picture
+    )
+    several = [one for found in gathered.folders.values() for one in found]
+    if several:
+        run.report(list(dict.fromkeys(several)), folder / "report.html")
+    return folder, table
+
+
+def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
+    setup, artifact = made.setup, made.artifact
+    paper = f"Paper: {artifact.setting} ({artifact.place})."
+    if artifact.measured:
+        ours = f"Ours: the loss and its gradient alone, 128 dimensions, float32, on {device}."
+        return [ours, paper, *artifact.notes]
+    seeds = len({one.seed for one in made.planned})
+    spread = (
+        "; ± is the standard deviation over the seeds, the paper's its standard error" if seeds > 1 else ""
+    )
+    trained = f"{setup.base.train.epochs} epochs unless a row says otherwise"
+    ours = f"Ours: {setup.where}, {trained}, {seeds} seed{'s' if seeds > 1 else ''}{spread}."
+    differ = "The two do not compare in value: data, encoder and training differ."
+    compared = any(entry.paper for entry in made.entries)
+    other = [differ] if compared and setup.scale.name != "paper" else []
+    said = [ours, paper, *other, *artifact.notes]
+    if setup.base.data.per_class:
+        said.append(
+            f"To be brief, {setup.base.data.per_class} training images of each class were used, of "
+            f"{setup.side} pixels a side."
+        )
+    if artifact.needs == "targets" and not setup.targets:
+        said.append(stand_ins.TARGETS)
+    if artifact.needs == "acceptable labels" and not setup.real_labels:
+        said.append(stand_ins.LABELS)
+    return said + [f"{one.label}, seed {one.seed} failed: {one.failed}" for one in failures]

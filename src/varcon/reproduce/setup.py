@@ -1,0 +1,310 @@
+"""How runs are trained at each scale, and on whose data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from varcon.augment import AugmentSettings
+from varcon.budget import full_views
+from varcon.core import Data, InputError, OnProgress
+from varcon.data import DATASETS, DataSettings, load
+from varcon.data.folder import TEST_NAMES
+from varcon.encoders import EncoderSettings
+from varcon.evaluations import EvaluateSettings, FurtherSettings
+from varcon.evaluations.knn import KNN
+from varcon.evaluations.robustness import Robustness
+from varcon.evaluations.transfer import Target
+from varcon.methods import METHODS
+from varcon.recipe import DIGITS, Recipe, TrainSettings, did_you_mean, differences, recipe_to_dict
+from varcon.sweep import combinations, plain
+
+Settings = Mapping[str, Any]  # by their dotted names in a recipe
+
+NEIGHBOURS = (1, 5, 10, 20, 40, 80, 200)  # of the figure over K
+
+SMOKE_IMAGES, SMOKE_SIDE = 1500, 16  # that the smoke scale trains on, at most
+
+# What a method's runs differ in from VarCon's, as in recipes/digits and recipes/cifar100.
+ON_DIGITS: dict[str, Settings] = {
+    "ce": {"augment.views": 1},
+    "paco": {"method.queue": 1024, "method.momentum": 0.99},
+    "gpaco": {"method.queue": 1024},
+    "varcon-paco": {"method.queue": 1024, "method.momentum": 0.99},
+    "varcon-gpaco": {"method.queue": 1024},
+    "moco": {"method.queue": 1024, "method.momentum": 0.99},
+    "byol": {"method.hidden": 256, "method.dimensions": 64, "method.momentum": 0.98},
+    "swav": {"method.prototypes": 100, "method.hidden": 256, "method.dimensions": 64},
+    "vicreg": {"method.dimensions": 256},
+    "barlow": {"method.dimensions": 256},
+}
+PACO = {
+    "method.alpha": 0.01,
+    "method.temperature": 0.07,
+    "method.queue": 1024,
+    "train.learning_rate": 0.1,
+    "train.weight_decay": 5e-4,
+}
+ON_CIFAR100: dict[str, Settings] = {
+    "ce": {
+        "augment.policy": "crop-flip",
+        "augment.views": 1,
+        "train.learning_rate": 0.1,
+        "train.weight_decay": 5e-4,
+        "train.warmup_epochs": 5,
+    },
+    **dict.fromkeys(("paco", "gpaco", "varcon-paco", "varcon-gpaco"), PACO),
+    "moco": {"method.queue": 32768},
+    "swav": {"method.queue": 3840},
+    "vicreg": {"method.dimensions": 2048},
+    "barlow": {"method.dimensions": 2048},
+}
+CIFAR100_TRAINING = TrainSettings(
+    epochs=100,
+    batch_size=512,
+    learning_rate=0.05,
+    weight_decay=1e-4,
+    warmup_epochs=10,
+    precision="bf16",
+)
+
+
+@dataclass(frozen=True)
+class Scale:
+    name: str
+    text: str  # what it costs
+    data: DataSettings  # its own; another may take its place
+    base: Recipe[Any]  # of a VarCon run
+    own: Mapping[str, Settings]  # in which other methods differ
+    image_size: int  # of a folder's images
+    stands_in: bool = False  # whether what is missing (targets, labels) is made from the data themselves
+
+
+SCALES = {
+    "smoke": Scale(
+        "smoke",
+        "digits, a small encoder, 12 epochs: minutes on two cores",
+        DataSettings("digits"),
+        replace(
+            DIGITS,
+            train=replace(DIGITS.train, epochs=12),
+            evaluate=EvaluateSettings(knn=KNN(k=5, also=NEIGHBOURS)),
+        ),
+        ON_DIGITS,
+        image_size=SMOKE_SIDE,
+        stands_in=True,
+    ),
+    "small": Scale(
+        "small",
+        "CIFAR-100, ResNet-18, 100 epochs: minutes a run on one GPU",
+        DataSettings("cifar100"),
+        Recipe(
+            encoder=EncoderSettings("resnet18"),
+            train=CIFAR100_TRAINING,
+            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS)),
+        ),
+        ON_CIFAR100,
+        image_size=64,
+    ),
+    "paper": Scale(
+        "paper",
+        "ResNet-50, 200 epochs on CIFAR, 350 on a folder as of ImageNet",
+        DataSettings("cifar100"),
+        Recipe(
+            encoder=EncoderSettings("resnet50"),
+            train=replace(CIFAR100_TRAINING, epochs=200),
+            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS)),
+        ),
+        ON_CIFAR100,
+        image_size=224,
+    ),
+}
+# The paper's ImageNet settings, but for its optimiser LARS, which this version has not.
+IMAGENET = {
+    "encoder.stem": "imagenet",
+    "augment.blur": 0.5,
+    "augment.crop_area": [0.08, 1.0],
+    "train.epochs": 350,
+    "train.batch_size": 4096,
+}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Of one method with some settings; one run for every seed."""
+
+    method: str
+    settings: Settings = field(default_factory=dict)
+    half: bool = False  # on half of the classes, where the other half is what it transfers to
+
+    def __hash__(self) -> int:
+        return hash((self.method, repr(sorted(self.settings.items())), self.half))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A scale on somebody's data, and what else was given."""
+
+    scale: Scale
+    base: Recipe[Any]
+    counts: tuple[int, ...]  # training images of each class
+    side: int  # of an image, in pixels
+    out: Path
+    targets: tuple[Target, ...] = ()
+    corrupted: str = ""  # a folder of corrupted test images
+    real_labels: str = ""  # a file of acceptable labels
+
+    @property
+    def where(self) -> str:
+        """In words: what our numbers are of."""
+        return f"{self.base.data.name}, {self.base.encoder.name} encoder"
+
+    @property
+    def fewest(self) -> int:
+        return min(self.counts)
+
+    def half_data(self, which: str) -> DataSettings:
+        return DataSettings("npz", str(self.out / "stand-ins" / f"{which}-classes.npz"))
+
+    def recipe(self, runs: Runs, seed: int = 0) -> Recipe[Any]:
+        recipe = self._recipe(runs, seed)
+        if self.label(runs) != "varcon":
+            return recipe
+        # The maps over training want the encoder on its way; of the plain run only, for the disk's sake.
+        quarters = sorted({round(recipe.train.epochs * part / 4) for part in (1, 2, 3)} - {0})
+        return with_settings(recipe, {"train.snapshots": quarters})
+
+    def _recipe(self, runs: Runs, seed: int) -> Recipe[Any]:
+        own = self.scale.own.get(runs.method, {})
+        recipe = with_settings(replace(self.base, method=METHODS[runs.method].Settings()), own)
+        # As many images seen as by the others: a method of one view gets twice the epochs.
+        shown = full_views(self.base.augment, self.side) / full_views(recipe.augment, self.side)
+        epochs = max(1, round(self.base.train.epochs * shown))
+        settings = {"train.epochs": epochs, "train.seed": seed, **runs.settings}
+        if set(self.counts) == {settings.get("data.per_class")}:
+            del settings["data.per_class"]  # these are all images, and the run is the plain one
+        elif "data.per_class" in settings:
+            settings["data.per_class_seed"] = seed  # a part of its own for each seed
+        recipe = with_settings(recipe, settings)
+        if runs.half:
+            recipe = replace(recipe, data=self.half_data("first"))
+        batch_size = min(recipe.train.batch_size, self.images(runs))
+        return replace(recipe, train=replace(recipe.train, batch_size=batch_size))
+
+    def images(self, runs: Runs) -> int:
+        if runs.half:
+            return sum(self.counts[: len(self.counts) // 2])
+        if "data.per_class" in runs.settings:
+            return runs.settings["data.per_class"] * len(self.counts)
+        return sum(self.counts)
+
+    def label(self, runs: Runs) -> str:
+        """The method and the settings that its plain run has not, so that equal runs have equal labels."""
+        usual, here = (recipe_to_dict(self._recipe(which, 0)) for which in (Runs(runs.method), runs))
+        changed = {name: value for name, (_, value) in differences(usual, here).items()}
+        words = [f"{name.split('.')[-1]} {plain(value)}" for name, value in changed.items() if value != ""]
+        if runs.half:
+            words = [word for word in words if not word.startswith(("name ", "path ", "per_class "))]
+            words.append("half the classes")
+        return ", ".join([runs.method, *words])
+
+    def further(self, recipe: Recipe[Any]) -> FurtherSettings:
+        """Of the evaluations that a recipe does not set."""
+        usual = FurtherSettings().at_temperature(recipe.method)
+        robustness = Robustness(path=self.corrupted)
+        if self.scale.name == "smoke":
+            robustness = replace(robustness, images=200, steps=300)
+        targets = self.targets or ((Target("other classes", self.half_data("second"))),)
+        labels = self.real_labels or str(self.out / "stand-ins" / "acceptable.json")
+        return replace(
+            usual,
+            robustness=robustness,
+            transfer=replace(usual.transfer, targets=targets),
+            real=replace(usual.real, labels=labels),
+        )
+
+
+def with_settings(recipe: Recipe[Any], settings: Settings) -> Recipe[Any]:
+    (changed,) = combinations(recipe, {name: [value] for name, value in settings.items()}).values()
+    return changed
+
+
+def set_up(
+    scale_name: str,
+    data: str,
+    out: Path,
+    progress: OnProgress,
+    targets: tuple[Target, ...] = (),
+    corrupted: str = "",
+    real_labels: str = "",
+) -> tuple[Setup, Data]:
+    """What can be known to fail, such as missing data, is found here."""
+    scale = SCALES.get(scale_name)
+    if scale is None:
+        raise InputError(
+            f"there is no scale {scale_name!r}{did_you_mean(scale_name, SCALES)}; "
+            f"choose one of {', '.join(SCALES)}"
+        )
+    chosen = parse_data(data) if data else scale.data
+    if chosen.name != "digits" and not chosen.path:
+        raise InputError(
+            f"--scale {scale.name} needs data: give --data {chosen.name}=FOLDER, "
+            "or a folder with train/ and test/, or an .npz file"
+        )
+    base = replace(scale.base, data=chosen)
+    if scale.name == "smoke" and chosen.name != "digits":
+        base = replace(base, augment=AugmentSettings())  # mirrored or closely cropped they stay what they are
+    if chosen.name == "folder":
+        base = replace(base, data=replace(chosen, image_size=scale.image_size))
+        if scale.name == "paper":
+            base = with_settings(base, IMAGENET)
+    loaded = load(base.data, progress)
+    if scale.name == "smoke":
+        brief = within_smoke(base.data, loaded)
+        loaded = loaded if brief == base.data else load(brief, progress)
+        base = replace(base, data=brief)
+    counts = tuple(loaded.train.labels.bincount(minlength=len(loaded.classes)).tolist())
+    side = loaded.train.images.shape[-1]
+    return Setup(scale, base, counts, side, out, targets, corrupted, real_labels), loaded
+
+
+def within_smoke(settings: DataSettings, data: Data) -> DataSettings:
+    """Fewer images of fewer pixels, where there are more than a smoke run has time for."""
+    if data.train.images.shape[-1] > SMOKE_SIDE:
+        settings = replace(settings, image_size=SMOKE_SIDE)
+    if len(data.train) > SMOKE_IMAGES:
+        fewest = int(data.train.labels.bincount(minlength=len(data.classes)).min())
+        settings = replace(settings, per_class=min(fewest, max(1, SMOKE_IMAGES // len(data.classes))))
+    return settings
+
+
+def parse_data(text: str) -> DataSettings:
+    """NAME=PATH, `digits`, or a path that shows what it is."""
+    name, equals, path = text.partition("=")
+    if equals and name in DATASETS:
+        return DataSettings(name, path)  # type: ignore[arg-type]
+    if equals and not Path(text).exists():
+        raise InputError(
+            f"--data is {text!r}: there is no kind of data {name!r}{did_you_mean(name, DATASETS)}; "
+            f"choose one of {', '.join(DATASETS)}"
+        )
+    if text == "digits":
+        return DataSettings("digits")
+    root = Path(text).expanduser()
+    if not root.exists():
+        raise InputError(
+            f"--data is {text!r}, and there is no such file or folder; write NAME=PATH or a path"
+        )
+    if root.suffix == ".npz":
+        return DataSettings("npz", text)
+    for kind, inside in (("cifar100", "cifar-100-python"), ("cifar10", "cifar-10-batches-py")):
+        if root.name == inside or (root / inside).is_dir():
+            return DataSettings(kind, text)  # type: ignore[arg-type]
+    if (root / "train").is_dir() and any((root / other).is_dir() for other in TEST_NAMES):
+        return DataSettings("folder", text)
+    raise InputError(
+        f"--data is {text!r}, which is neither an .npz file, nor a folder with train/ and test/, nor CIFAR; "
+        "say what it is, as in cifar100=FOLDER"
+    )

@@ -1,0 +1,160 @@
+"""The commands as a person types them."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from varcon.cli import main
+
+
+@pytest.fixture
+def here(own, zoo, tmp_path, monkeypatch):
+    """A working folder with the run, pictures and one that is broken."""
+    monkeypatch.chdir(tmp_path)
+    (zoo / "broken.png").write_text("no image")
+    return tmp_path
+
+
+def contents(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_predict_prints_a_line_for_each_image(here, data, model, capsys):
+    files = [str(data / "test/red/03.png"), "zoo/plain.png", "zoo/large.jpg"]
+    assert main(["predict", "run", *files, "--top", "2", "--neighbours", "1"]) == 0
+    shown = capsys.readouterr()
+    lines = shown.out.splitlines()
+    assert len(lines) == 3
+    for file, line, found in zip(files, lines, model.predict(files, 2, 1), strict=True):
+        assert line.startswith(f"{file}  {found.label} {100 * found.probability:.1f} %  {found.top[1][0]} ")
+        assert line.endswith(f"near {found.neighbours[0].name} {found.neighbours[0].cosine:.3f}")
+        assert ("UNLIKE ANYTHING SEEN" in line) == found.unlike_anything_seen
+    assert "predicting: 3 of 3" in shown.err
+
+
+def test_a_broken_image_is_one_line_and_the_exit_code(here, capsys):
+    assert main(["predict", "run", "zoo"]) == 1
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 12
+    assert shown.err.count("zoo/broken.png cannot be read") == 1
+    assert "1 of 13 images could not be read" in shown.err
+
+
+def test_predictions_as_json_and_csv(here, model, capsys):
+    files = sorted((here / "zoo").iterdir())
+    names = [str(file.relative_to(here)) for file in files]
+    assert main(["predict", "run", "zoo", "--json", "out.jsonl", "--top", "2"]) == 1
+    assert capsys.readouterr().out == ""
+    assert main(["predict", "run", "zoo", "--json", "-", "--top", "2"]) == 1
+    assert capsys.readouterr().out == (here / "out.jsonl").read_text()
+    assert main(["predict", "run", "zoo", "--csv", "out.csv", "--top", "2"]) == 1
+    assert main(["predict", "run", "zoo", "--csv", "-", "--top", "2"]) == 1
+    assert capsys.readouterr().out == (here / "out.csv").read_text()
+    objects = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
+    rows = list(csv.DictReader(io.StringIO((here / "out.csv").read_text())))
+    assert [one["path"] for one in objects] == [row["path"] for row in rows] == names
+    for file, one, row in zip(files, objects, rows, strict=True):
+        if file.name == "broken.png":
+            assert "cannot be read" in one["error"]
+            assert row["error"] == one["error"]
+            continue
+        (wanted,) = model.predict([file], 2)
+        assert one["label"] == row["label"] == wanted.label
+        for probability in (one["probability"], float(row["probability"])):
+            assert probability == pytest.approx(wanted.probability, abs=1e-5)
+        assert [found["label"] for found in one["top"]] == [row["label"], row["label_2"]]
+        assert one["unlike_anything_seen"] == (row["unlike_anything_seen"] == "True")
+        assert one["neighbours"][0]["path"] == row["neighbour_1"] == wanted.neighbours[0].path
+        assert not row["error"]
+
+
+def test_embed_writes_vectors_with_paths_and_labels(here, data, model, capsys):
+    assert main(["embed", "run", str(data / "test"), "-o", "vectors.npz"]) == 0
+    assert "21 vectors of 64 numbers: vectors.npz" in capsys.readouterr().out
+    with np.load("vectors.npz") as found:
+        files = [data / "test" / path for path in found["paths"]]
+        assert found["vectors"] == pytest.approx(model.embed(files), abs=1e-5)
+        assert found["labels"].tolist() == [file.parent.name for file in files]
+    assert main(["embed", "run", "zoo", "-o", "flat.npz"]) == 1
+    assert "zoo/broken.png cannot be read" in capsys.readouterr().err
+    with np.load("flat.npz") as found:
+        assert len(found["vectors"]) == len(found["paths"]) == 12
+        assert "labels" not in found
+
+
+def test_search_shows_the_nearest_and_keeps_an_index(here, data, capsys):
+    asked = ["search", "run", "--index", str(data / "train"), str(data / "train/green/02.png"), "--top", "2"]
+    assert main(asked) == 0
+    first = capsys.readouterr()
+    question, best, second = first.out.splitlines()
+    assert question == str(data / "train/green/02.png")
+    assert best == f"  1.0000  {data / 'train/green/02.png'}"
+    assert len(second.split()) == 2
+    assert "indexing train: 36 of 36" in first.err
+    assert main(asked) == 0
+    again = capsys.readouterr()
+    assert again.out == first.out
+    assert "indexing" not in again.err
+
+
+def test_export_lists_what_it_wrote_and_the_result_predicts(here, capsys):
+    assert main(["export", "run", "--to", "hub", "-o", "shared"]) == 0
+    shown = capsys.readouterr().out
+    assert "shared/model.safetensors" in shown
+    assert "shared/README.md" in shown
+    assert main(["predict", "shared", "zoo/plain.png"]) == 0
+    line = capsys.readouterr().out
+    assert line.startswith("zoo/plain.png  ")
+    assert "near" not in line  # the training images stay with the run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["predict", "run"], "predict needs images"),
+        (["predict", "run", "nowhere.png"], "there is no file or folder nowhere.png"),
+        (["predict", "run", "empty"], "no image in empty"),
+        (["predict", "run", "zoo/*.xyz"], "no image matches"),
+        (["predict", "nowhere", "zoo"], "there is no run or exported model nowhere"),
+        (["predict", "zoo", "zoo"], "neither a run nor an exported model"),
+        (["predict", "run", "zoo", "--top", "0"], "--top is 0"),
+        (["predict", "run", "zoo", "--json", "a", "--csv", "b"], "either --json or --csv"),
+        (["predict", "run", "zoo", "--json", "nowhere/a"], "no folder nowhere to write a into"),
+        (["embed", "run", "zoo", "-o", "a.txt"], "should end in .npz or .parquet"),
+        (["embed", "run", "zoo", "-o", "nowhere/a.npz"], "no folder nowhere"),
+        (["search", "run", "zoo/plain.png", "--index", "nowhere"], "there is no folder nowhere to search"),
+        (["search", "run", "zoo/plain.png", "--index", "empty"], "no image in empty"),
+        (["search", "run", "zoo/plain.png", "--index", "zoo", "--top", "0"], "--top is 0"),
+        (["export", "run", "--to", "tensorflow"], "no format 'tensorflow' to export to; choose one of"),
+        (["export", "zoo"], "zoo is not a run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_changes_nothing(here, capsys, arguments, words):
+    (here / "empty").mkdir()
+    before = contents(here)
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("varcon: ")
+    assert error.count("\n") == 1
+    assert words in error
+    assert contents(here) == before
+
+
+def test_a_run_that_is_not_finished_says_how_to_go_on(here, own, capsys):
+    (own / "encoder.safetensors").unlink()
+    for arguments in (["predict", "run", "zoo"], ["embed", "run", "zoo", "-o", "a.npz"], ["export", "run"]):
+        assert main(arguments) == 2
+        assert "run has not finished training; go on with: varcon train" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["predict", "embed", "search", "export"])
+def test_every_command_explains_itself(capsys, verb):
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    assert "RUN" in capsys.readouterr().out
+    assert main([]) == 0
+    assert f"varcon {verb} RUN" in capsys.readouterr().out

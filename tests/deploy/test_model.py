@@ -1,0 +1,200 @@
+"""Predictions against what follows from the definitions, written out."""
+
+import dataclasses
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import varcon
+from varcon.augment import AugmentSettings
+from varcon.core import InputError
+from varcon.data import DataSettings
+from varcon.data.folder import load_folder
+from varcon.deploy import learned
+from varcon.encoders import EncoderSettings
+from varcon.engine.checkpoint import load_weights, save_weights
+from varcon.recipe import TrainSettings
+
+
+def features_of(trained, data, images):
+    """By the encoder itself, image by image."""
+    encoder = EncoderSettings().build().eval()
+    load_weights(trained / "encoder.safetensors", encoder)
+    mean, std = (torch.tensor(values)[None, :, None, None] for values in (data.mean, data.std))
+    with torch.no_grad():
+        return torch.cat([encoder((image[None] / 255 - mean) / std) for image in images]).double().numpy()
+
+
+def length_one(rows):
+    return rows / np.sqrt((rows**2).sum(1, keepdims=True))
+
+
+def test_predictions_follow_from_their_definition(trained, data, model):
+    images = load_folder(str(data), 16)
+    train = length_one(features_of(trained, images, images.train.images))
+    test = length_one(features_of(trained, images, images.test.images))
+    labels = images.train.labels.numpy()
+    centroids = length_one(np.stack([train[labels == label].sum(0) for label in range(3)]))
+    predictions = model.predict(images.test.images, top=2, neighbours=2)
+    fits = []
+    for z, found in zip(test, predictions, strict=True):
+        cosines = [float(z @ centroid) for centroid in centroids]
+        weights = [math.exp(cosine / model.config.temperature) for cosine in cosines]
+        best = int(np.argmax(weights))
+        assert found.label == ["blue", "green", "red"][best]
+        assert found.probability == pytest.approx(weights[best] / sum(weights), abs=1e-4)
+        assert found.top[0] == (found.label, found.probability)
+        assert found.top[1][1] == pytest.approx(sorted(weights)[-2] / sum(weights), abs=1e-4)
+        fits.append(math.log(sum(math.exp(cosine / 0.1) for cosine in cosines) / 3))
+        assert found.likelihood == pytest.approx(fits[-1], abs=1e-4)
+        nearest = np.argsort(-(train @ z))[:2]
+        assert [n.cosine for n in found.neighbours] == pytest.approx(train[nearest] @ z, abs=1e-5)
+        assert found.neighbours[0].label == ["blue", "green", "red"][labels[found.neighbours[0].index]]
+    assert model.config.threshold == pytest.approx(np.quantile(fits, 0.01), abs=1e-4)
+    assert [found.unlike_anything_seen for found in predictions] == [
+        found.likelihood < model.config.threshold for found in predictions
+    ]
+    assert sum(found.unlike_anything_seen for found in predictions) == 1  # of 21, the lowest
+    right = [
+        found.label == images.classes[y] for found, y in zip(predictions, images.test.labels, strict=True)
+    ]
+    assert model.config.measured["top1"] == pytest.approx(100 * np.mean(right))
+
+
+def test_features_are_the_encoders_for_files_and_arrays(trained, data, model):
+    images = load_folder(str(data), 16)
+    wanted = features_of(trained, images, images.test.images)
+    files = sorted((data / "test").glob("*/*.png"))
+    assert model.embed(files) == pytest.approx(wanted, abs=1e-4)
+    assert model.embed([str(file) for file in files]) == pytest.approx(wanted, abs=1e-4)
+    assert model.embed(images.test.images) == pytest.approx(wanted, abs=1e-4)
+    assert model.embed(str(files[0])) == pytest.approx(wanted[:1], abs=1e-4)
+    assert model.embed([]).shape == (0, model.features)
+    assert model.predict([]) == []
+    assert model.classes == ["blue", "green", "red"]
+
+
+def test_a_training_image_is_its_own_nearest_neighbour(data, model):
+    file = data / "train/green/07.png"
+    first, _ = model.predict([file], neighbours=2)[0].neighbours
+    assert (first.path, first.name, first.label) == (str(file), "train/green/07.png", "green")
+    assert first.cosine == pytest.approx(1, abs=1e-5)
+    assert first.index == 12 + 7
+
+
+@pytest.mark.parametrize("below", ["", "train"])  # with test images, and with none, where some are held out
+@pytest.mark.parametrize("fewer", [{}, {"held_out": 0.3}, {"per_class": 4, "per_class_seed": 3}])
+def test_neighbours_are_named_where_only_some_images_are_trained_on(
+    data, tmp_path, below, fewer, small_recipe
+):
+    data = data / below
+    run = varcon.train(small_recipe(data, **fewer), tmp_path / "run")
+    model = varcon.load(run, "cpu")
+    stored = json.loads((run / "deploy/training.json").read_text())
+    assert len(stored["files"]) == json.loads((run / "recipe.json").read_text())["train_images"]
+    assert (len(stored["files"]) < 36) == bool(below or fewer)
+    for name in stored["files"]:
+        nearest = model.predict([data / name], neighbours=1)[0].neighbours[0]
+        assert nearest.cosine == pytest.approx(1, abs=1e-5)
+        assert nearest.path == str(data / name)
+
+
+def test_the_data_are_needed_once(own, data, model, tmp_path):
+    facts = json.loads((own / "recipe.json").read_text())
+    facts["recipe"]["data"]["path"] = str(tmp_path / "moved")
+    (own / "recipe.json").write_text(json.dumps(facts))
+    image = data / "test/red/01.png"
+    assert varcon.load(own, "cpu").predict([image]) == model.predict([image])
+    shutil.rmtree(own / "deploy")
+    with pytest.raises(InputError, match=r"needs its training data once.*--data\.path"):
+        varcon.load(own, "cpu")
+    assert not (own / "deploy").exists()
+    moved = shutil.copytree(data, tmp_path / "moved-again")
+    found = varcon.load(own, "cpu", data_path=moved).predict([image])[0]
+    assert found.probability == pytest.approx(model.predict([image])[0].probability, abs=1e-6)
+    assert found.neighbours[0].path.startswith(str(moved))
+
+
+def test_other_data_than_those_of_training_are_refused(own, data, tmp_path):
+    shutil.rmtree(own / "deploy")
+    other = shutil.copytree(data, tmp_path / "other")
+    (other / "train/red/00.png").unlink()
+    with pytest.raises(InputError, match="trained on other data"):
+        varcon.load(own, "cpu", data_path=other)
+
+
+def test_other_weights_or_damaged_files_are_learned_anew(own, data, model, monkeypatch):
+    calls = []
+    learn = learned.learn
+    monkeypatch.setattr(learned, "learn", lambda *given: (calls.append(1), learn(*given)))
+    before = varcon.load(own, "cpu").config.centroids
+    assert not calls
+    encoder = EncoderSettings().build()
+    save_weights(own / "encoder.safetensors", encoder)
+    assert not np.allclose(varcon.load(own, "cpu").config.centroids, before)
+    for file in ("config.json", "centroids.npy"):
+        (own / "deploy" / file).write_text("{")
+        varcon.load(own, "cpu")
+    (own / "deploy/training.npy").unlink()
+    varcon.load(own, "cpu")
+    assert len(calls) == 4
+
+
+def test_data_without_files_name_their_images_by_number(tmp_path, small_recipe):
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for part in ("train", "test"):
+        arrays[f"{part}_images"] = rng.integers(0, 256, (8, 8, 8), dtype=np.uint8)
+        arrays[f"{part}_labels"] = np.arange(8) % 2
+    np.savez(tmp_path / "data.npz", **arrays)
+    small = small_recipe(tmp_path / "data.npz", name="npz", image_size=0)
+    small = dataclasses.replace(small, train=dataclasses.replace(small.train, batch_size=8))
+    model = varcon.load(varcon.train(small, tmp_path / "run"), "cpu")
+    nearest = model.predict(arrays["train_images"][3])[0].neighbours[0]
+    assert (nearest.index, nearest.path, nearest.name) == (3, None, "training image 3 (1)")
+    photo = Image.fromarray(rng.integers(0, 256, (50, 70, 3), dtype=np.uint8))  # of any size and colour
+    assert model.predict(photo)[0].label in ("0", "1")
+
+
+def test_what_is_no_model_is_refused(own, tmp_path):
+    with pytest.raises(InputError, match="there is no run or exported model"):
+        varcon.load(tmp_path / "nowhere")
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(InputError, match="neither a run nor an exported model"):
+        varcon.load(tmp_path / "notes")
+    (tmp_path / "notes/config.json").write_text('{"architectures": ["other"]}')
+    (tmp_path / "notes/model.safetensors").write_text("")
+    with pytest.raises(InputError, match="not that of a varcon model"):
+        varcon.load(tmp_path / "notes")
+    (own / "encoder.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has not finished training.*--resume"):
+        varcon.load(own)
+
+
+def test_impossible_numbers_are_refused(model):
+    with pytest.raises(InputError, match="top is 0"):
+        model.predict([], top=0)
+    with pytest.raises(InputError, match="NaN"):
+        model.predict_features(np.full((1, model.features), np.nan, np.float32))
+
+
+def test_a_run_on_vectors_is_refused(tmp_path):
+    generator = np.random.default_rng(0)
+    labels = np.arange(40) % 2
+    vectors = generator.normal(size=(40, 5)).astype(np.float32) + labels[:, None]
+    path = tmp_path / "table.npz"
+    np.savez(path, train_images=vectors, train_labels=labels, test_images=vectors, test_labels=labels)
+    recipe = varcon.Recipe(
+        data=DataSettings("npz", str(path)),
+        augment=AugmentSettings(policy="vectors"),
+        encoder=EncoderSettings("mlp"),
+        train=TrainSettings(epochs=1, batch_size=16, device="cpu"),
+    )
+    run = varcon.train(recipe, tmp_path / "run")
+    with pytest.raises(InputError, match="trained on vectors, and this is for images"):
+        varcon.load(run, "cpu")

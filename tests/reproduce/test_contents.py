@@ -1,0 +1,64 @@
+from dataclasses import replace
+
+import pytest
+
+from varcon.evaluations.transfer import parse_target
+from varcon.reproduce import paper
+from varcon.reproduce.contents import main_table, transfer
+from varcon.reproduce.declarations import ARTIFACTS
+from varcon.reproduce.setup import set_up
+
+
+def ignore(done, total, what): ...
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    return set_up("smoke", "", tmp_path_factory.mktemp("out"), ignore)[0]
+
+
+def test_the_paper_s_values_stand_beside_those_of_the_same_data(smoke):
+    on_cifar = replace(
+        smoke, base=replace(smoke.base, data=replace(smoke.base.data, name="cifar100", path="x"))
+    )
+    found = {(entry.row, entry.column): entry for entry in main_table(on_cifar)}
+    assert found["VarCon", "linear probe top-1"].paper == (78.29, 0.08)
+    assert found["VarCon", "linear probe top-5"].paper == (93.59, 0.05)
+    assert not any("ImageNet" in column for _, column in found)
+    found = {(entry.row, entry.column): entry for entry in main_table(smoke)}
+    assert found["VarCon", "linear probe top-1"].paper is None
+    assert found["SimCLR", "ImageNet top-5"].paper == (90.37, 0.05)
+
+
+def test_a_target_that_the_paper_has_gets_its_value(smoke):
+    targets = (parse_target("Flowers-102=somewhere"), parse_target("mine=elsewhere"))
+    found = {(entry.row, entry.column): entry for entry in transfer(replace(smoke, targets=targets))}
+    assert found["Flowers-102", "SupCon"].paper.value == 96.08
+    assert found["Flowers-102", "SupCon"].ours.score == "Flowers-102"
+    assert not found["Flowers-102", "SupCon"].ours.runs.half
+    assert found["mine", "VarCon"].paper is None
+    assert ("flowers", "VarCon") not in found
+    assert found["mean of these", "VarCon"].ours.score == "mean"
+    assert found["mean of the paper's twelve", "VarCon"].paper.value == 84.94
+
+
+@pytest.mark.parametrize("name", ["tau2", "tau2-learnable"])
+def test_each_fifth_of_the_training_has_a_row(smoke, name):
+    entries = ARTIFACTS[name].content(smoke)
+    ours = [entry.row for entry in entries if entry.ours and entry.column == "mean"]
+    assert ours == [f"epoch {epoch} of 12" for epoch in (2, 5, 7, 10, 12)]
+    last = [entry for entry in entries if entry.paper][-1]
+    assert (last.row.endswith(", paper"), last.column) == (True, "epsilon")
+
+
+def test_a_sweep_has_a_row_for_each_value_of_ours_and_of_the_paper_s(smoke):
+    entries = [entry for entry in ARTIFACTS["epochs"].content(smoke) if entry.column == "VarCon"]
+    assert [entry.x for entry in entries] == [3, 6, 12, 24, *paper.EPOCHS["VarCon"]]
+    assert [entry.ours is None for entry in entries] == [False] * 4 + [True] * 5
+
+
+def test_a_low_temperature_takes_epsilon_with_it(smoke):
+    entries = ARTIFACTS["temperature"].content(replace(smoke, scale=replace(smoke.scale, name="small")))
+    chosen = {entry.column: entry.ours.runs.settings for entry in entries if entry.x == 0.02}
+    assert chosen["VarCon"] == {"method.temperature": 0.02, "method.epsilon": 0.01}
+    assert chosen["SupCon"] == {"method.temperature": 0.02}

@@ -1,0 +1,56 @@
+"""The paper's numbers were copied by hand; what holds among them would break with a slip."""
+
+import statistics
+
+import pytest
+
+from varcon.evaluations.transfer import MEASURED_BY
+from varcon.reproduce import paper
+
+
+@pytest.mark.parametrize("method", list(paper.TRANSFER))
+def test_the_mean_over_twelve_data_sets(method):
+    *each, mean = (value.value for value in paper.TRANSFER[method])
+    assert len(each) == len(MEASURED_BY)
+    assert statistics.fmean(each) == pytest.approx(mean, abs=0.011)
+
+
+@pytest.mark.parametrize("row", list(paper.CLUSTERING))
+def test_the_v_measure_is_the_harmonic_mean(row):
+    found = dict(zip(paper.CLUSTERING_SCORES, (value.value for value in paper.CLUSTERING[row]), strict=True))
+    harmonic = statistics.harmonic_mean([found["homogeneity"], found["completeness"]])
+    assert found["V-measure"] == pytest.approx(harmonic, abs=0.0011)
+
+
+@pytest.mark.parametrize("table", [paper.TAU2_FIXED, paper.TAU2_LEARNED])
+def test_tau2_lies_within_its_range(table):
+    for values in table.values():
+        found = dict(zip(paper.TAU2_SCORES, (value.value for value in values), strict=True))
+        ordered = [found[name] for name in ("least", "25 %", "median", "75 %", "greatest")]
+        assert ordered == sorted(ordered)
+        assert 0.1 - found["epsilon"] - 1e-3 <= ordered[0]
+        assert ordered[-1] <= 0.1 + found["epsilon"]
+
+
+def test_what_several_tables_have_is_the_same():
+    assert paper.MAIN["VarCon"][-2].value == paper.ADAPTABILITY["VarCon, ResNet-50, AutoAugment"][0].value
+    assert paper.MAIN["SupCon"][2].value == paper.PACO_CIFAR100["SupCon"][0].value
+    assert paper.PACO_SIM["VarCon"] == paper.ADAPTABILITY["VarCon, ResNet-50, SimAugment"][:1]
+    assert paper.EPSILON["VarCon"][0.02] == paper.MAIN["VarCon"][-2].value
+    assert all(len(row) == 2 * len(paper.MAIN_DATA) for row in paper.MAIN.values())
+    assert all(
+        top1.value < top5.value
+        for row in paper.MAIN.values()
+        for top1, top5 in zip(row[::2], row[1::2], strict=True)
+    )
+    assert list(paper.REAL) == list(paper.MAIN)
+
+
+def test_the_terms_of_the_loss_add_up():
+    for part in ("first", "last"):
+        terms = sum(paper.CONVERGENCE[f"VarCon, {name} term"][part] for name in ("KL", "NLL"))
+        assert terms == pytest.approx(paper.CONVERGENCE["VarCon, loss"][part], abs=0.0011)
+
+
+def test_numbers_are_read_with_their_errors():
+    assert paper.rows("a: 1.5±0.25 2\nb c: 3") == {"a": [(1.5, 0.25), (2.0, None)], "b c": [(3.0, None)]}

@@ -1,0 +1,186 @@
+"""The command, on a few made-up images: every table and figure, once."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from varcon import reproduce, run
+from varcon.cli import main
+from varcon.evaluations import EvaluateSettings
+from varcon.evaluations.knn import KNN
+from varcon.evaluations.linear import LinearProbe
+from varcon.evaluations.map2d import Map2D
+from varcon.reproduce import memory, setup
+
+
+def write_images(path, classes=4, of_each=24):
+    """Classes of brightness."""
+    chance = np.random.default_rng(0)
+    labels = np.arange(classes * of_each) % classes
+    images = (chance.integers(0, 40, (len(labels), 8, 8)) + 50 * labels[:, None, None]).astype(np.uint8)
+    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    return path
+
+
+@pytest.fixture(scope="module")
+def quick():
+    """The smoke scale cut to four epochs and few steps of the probe, without reports."""
+    with pytest.MonkeyPatch.context() as patch:
+        scale = setup.SCALES["smoke"]
+        evaluate = EvaluateSettings(KNN(k=5, also=(1, 5, 10)), LinearProbe(epochs=2), Map2D(points=40))
+        train = replace(scale.base.train, epochs=4, batch_size=48, warmup_epochs=0)
+        base = replace(scale.base, train=train, evaluate=evaluate)
+        patch.setitem(setup.SCALES, "smoke", replace(scale, base=base))
+        patch.setitem(memory.SIZES, "smoke", ((64, 128), (10, 20), 64))
+        patch.setattr(memory, "REPEATS", 1)
+        patch.setattr(run, "report", lambda folders, page: page.write_text(str(len(folders))))
+        yield
+
+
+@pytest.fixture(scope="module")
+def made(quick, tmp_path_factory):
+    """The folder of all of them."""
+    folder = tmp_path_factory.mktemp("reproduced")
+    data = write_images(folder / "few.npz")
+    command = ["reproduce", "all", "--data", f"npz={data}", "--out", str(folder / "out"), "--devices", "cpu"]
+    assert main(command) == 0
+    return folder / "out"
+
+
+def entries(made, name):
+    found = json.loads((made / name / "table.json").read_text())["entries"]
+    return {(entry["row"], entry["column"]): entry for entry in found}
+
+
+@pytest.mark.parametrize("name", list(reproduce.ARTIFACTS))
+def test_every_name_has_its_files(made, name):
+    folder, artifact = made / name, reproduce.ARTIFACTS[name]
+    assert {"table.md", "table.tex", "table.json"} <= {path.name for path in folder.iterdir()}
+    assert (folder / "figure.svg").exists() == (artifact.figure is not None)
+    assert (folder / "report.html").exists() == (not artifact.measured)
+    text = (folder / "table.md").read_text()
+    assert f"Paper: {artifact.setting} ({artifact.place})." in text
+    assert "failed" not in text
+    ours = [entry for entry in entries(made, name).values() if "ours" in entry]
+    assert ours
+    for entry in ours:
+        assert all((folder / run / "encoder.safetensors").exists() for run in entry["ours"]["runs"])
+        assert artifact.measured or entry["ours"]["runs"]
+
+
+@pytest.mark.parametrize("name", [n for n, one in reproduce.ARTIFACTS.items() if one.figure])
+def test_figures_stand_alone(made, name):
+    text = (made / name / "figure.svg").read_text()
+    assert text.startswith("<svg")
+    assert 'width="' in text[: text.index(">")]
+    assert "var(--" not in text
+
+
+def test_names_share_their_runs(made):
+    runs = [path.name for path in (made / "runs").iterdir()]
+    assert len(runs) == len(set(runs))
+    tables = [entries(made, name) for name in ("table1", "temperature", "epochs", "batch-size")]
+    rows = [("VarCon", "linear probe top-1"), ("temperature 0.1", "VarCon")]
+    used = [table[row]["ours"]["runs"] for table, row in zip(tables, rows, strict=False)]
+    assert used[0] == used[1] == ["../runs/varcon-seed0"]
+    stored = json.loads((made / "runs/varcon-seed0/recipe.json").read_text())["recipe"]
+    assert stored["train"]["snapshots"] == [1, 2, 3]
+
+
+def test_numbers_are_those_of_the_findings(made):
+    found = json.loads((made / "runs/supcon-seed0/findings/linear.json").read_text())["scores"]
+    assert entries(made, "table1")["SupCon", "linear probe top-1"]["ours"]["mean"] == found["last"]
+    votes = json.loads((made / "runs/varcon-seed0/findings/knn.json").read_text())["scores"]
+    assert entries(made, "knn")["K = 10", "VarCon"]["ours"]["mean"] == votes["top1@10"]
+
+
+def test_what_stands_in_is_said(made):
+    assert "No --target was given" in (made / "table4/table.md").read_text()
+    assert "No --real-labels were given" in (made / "real/table.md").read_text()
+    with np.load(made / "stand-ins/second-classes.npz") as half:
+        assert sorted(set(half["train_labels"].tolist())) == [0, 1]
+        assert half["classes"].tolist() == ["2", "3"]
+    acceptable = json.loads((made / "stand-ins/acceptable.json").read_text())
+    assert all(place % 4 in labels for place, labels in enumerate(acceptable))
+
+
+def test_the_second_time_nothing_is_trained(made, quick, tmp_path, capsys):
+    shutil.copytree(made, tmp_path / "out")
+    data = made.parent / "few.npz"
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("encoder.safetensors")}
+    (tmp_path / "out/knn/table.md").unlink()
+    kept = (tmp_path / "out/knn/figure.svg").read_bytes()
+    command = ["reproduce", "knn", "--data", str(data), "--out", str(tmp_path / "out"), "--devices", "cpu"]
+    assert main(command) == 0
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+    assert (tmp_path / "out/knn/table.md").exists()
+    assert (tmp_path / "out/knn/figure.svg").read_bytes() == kept
+    assert " 77.40 " in capsys.readouterr().out  # the paper's, of K = 5
+
+
+def test_a_run_that_fails_is_listed_and_the_rest_goes_on(made, quick, tmp_path, capsys):
+    out = tmp_path / "out"
+    (out / "runs").mkdir(parents=True)
+    shutil.copytree(made / "runs/supcon-seed0", out / "runs/supcon-seed0")
+    (out / "runs/supcon-seed0/findings/knn.json").write_text("{")  # damaged
+    data = made.parent / "few.npz"
+    command = ["reproduce", "knn", "--data", str(data), "--out", str(out), "--devices", "cpu"]
+    assert main(command) == 1
+    assert "1 runs failed (supcon, seed 0)" in capsys.readouterr().err
+    text = (out / "knn/table.md").read_text()
+    assert "supcon, seed 0 failed: " in text
+    assert "knn.json cannot be read" in text
+    assert ("K = 5", "VarCon") in entries(out, "knn")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["tabel1"], "there is no table or figure 'tabel1'; did you mean 'table1'?"),
+        (["knn", "--scale", "smal"], "there is no scale 'smal'; did you mean 'small'?"),
+        (["knn", "--scale", "small"], "--scale small needs data: give --data cifar100=FOLDER"),
+        (["knn", "--data", "nowhere"], "there is no such file or folder"),
+        (["knn", "--data", "cifar100=nowhere"], "download cifar-100-python.tar.gz"),
+        (["knn", "--seeds", "a"], "--seeds is 'a'"),
+        (["knn", "--devices", "cpu,gpu"], "there is no device 'gpu'"),
+        (["table4", "--target", "flowers"], "'flowers' names no path"),
+    ],
+)
+def test_mistakes(arguments, words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_no_place_for_tables(made, quick, capsys):
+    assert main(["reproduce", "knn", "--out", str(made / "runs/varcon-seed0")]) == 2
+    assert "varcon-seed0 is a run or a file; put the tables elsewhere" in capsys.readouterr().err
+
+
+def test_what_is_needed_is_asked_for_before_anything_is_trained(tmp_path, capsys, monkeypatch):
+    data = write_images(tmp_path / "few.npz")
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("table4", "give --target NAME=PATH"), ("real", "give --real-labels FILE")):
+        assert main(["reproduce", "knn", name, "--scale", "small", "--data", str(data)]) == 2
+        assert f"{name} needs " in (error := capsys.readouterr().err)
+        assert words in error
+        assert not (tmp_path / "runs").exists()
+
+
+def test_the_names_are_listed(capsys):
+    for arguments in ([], ["list"]):
+        assert main(["reproduce", *arguments]) == 0
+        shown = capsys.readouterr().out
+        assert all(f"  {name} " in shown for name in reproduce.ARTIFACTS)
+    with pytest.raises(SystemExit) as left:
+        main(["reproduce", "--help"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert "tau2-learnable" in shown
+    assert "--real-labels" in shown

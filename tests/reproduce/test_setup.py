@@ -1,0 +1,103 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from varcon import InputError
+from varcon.methods import METHODS
+from varcon.recipe import differences, load_recipe, recipe_to_dict
+from varcon.reproduce.setup import SCALES, Runs, parse_data, set_up
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def ignore(done, total, what): ...
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    return set_up("smoke", "", tmp_path_factory.mktemp("out"), ignore)[0]
+
+
+def of_scale(smoke, name, data):
+    """A set-up of another scale, without its data."""
+    scale = SCALES[name]
+    return replace(smoke, scale=scale, base=replace(scale.base, data=data), side=32)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "xclr"])
+def test_smoke_trains_as_the_recipes_of_the_digits_do(smoke, method):
+    recipe, stored = smoke.recipe(Runs(method)), load_recipe(RECIPES / f"digits/{method}.toml")
+    found = differences(recipe_to_dict(recipe), recipe_to_dict(stored))
+    assert {name for name in found if not name.startswith("evaluate")} - {"train.snapshots"} == {
+        "train.epochs"
+    }
+    assert recipe.train.epochs * 40 == stored.train.epochs * 12
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "xclr"])
+def test_small_trains_as_the_recipes_of_cifar100_do(smoke, method):
+    file = "varcon_r18" if method == "varcon" else method
+    stored = load_recipe(RECIPES / f"cifar100/{file}.toml")
+    recipe = of_scale(smoke, "small", stored.data).recipe(Runs(method))
+    found = differences(recipe_to_dict(recipe), recipe_to_dict(stored))
+    # The recipes' own batch is larger than the digits that this set-up counts.
+    assert {name for name in found if not name.startswith("evaluate")} <= {
+        "train.batch_size",
+        "train.snapshots",
+    }
+
+
+def test_paper_trains_as_the_paper_s_recipe(smoke):
+    stored = load_recipe(RECIPES / "cifar100/varcon.toml")
+    recipe = of_scale(smoke, "paper", stored.data).recipe(Runs("varcon"))
+    found = differences(recipe_to_dict(recipe), recipe_to_dict(stored))
+    assert {name for name in found if not name.startswith("evaluate")} == {"train.snapshots"}
+    assert recipe.train.snapshots == (50, 100, 150)  # and 200, which is the encoder
+
+
+def test_equal_runs_have_one_label_and_others_another(smoke):
+    plain = smoke.label(Runs("varcon"))
+    assert plain == "varcon"
+    assert smoke.label(Runs("varcon", {"method.temperature": 0.1})) == plain
+    assert smoke.label(Runs("varcon", {"train.epochs": 12, "train.batch_size": 128})) == plain
+    assert smoke.label(Runs("varcon", {"method.temperature": 0.07})) == "varcon, temperature 0.07"
+    assert smoke.label(Runs("ce", {"train.epochs": 24})) == "ce"  # one view, and so twice the epochs
+    assert smoke.label(Runs("varcon", half=True)) == "varcon, half the classes"
+    fixed = {"method.epsilon": 0.02, "method.learn_epsilon": False}
+    assert smoke.label(Runs("varcon", fixed)) == "varcon, learn_epsilon False"
+
+
+def test_few_images_are_drawn_anew_for_each_seed(smoke):
+    few = Runs("supcon", {"data.per_class": 10})
+    assert smoke.label(few) == "supcon, per_class 10, batch_size 100"
+    first, second = (recipe_to_dict(smoke.recipe(few, seed)) for seed in (0, 7))
+    assert differences(first, second) == {"data.per_class_seed": (0, 7), "train.seed": (0, 7)}
+
+
+def test_all_images_of_a_class_are_not_a_part(smoke):
+    even = replace(smoke, counts=(20,) * 10)
+    assert even.label(Runs("supcon", {"data.per_class": 20})) == "supcon"
+    assert even.recipe(Runs("supcon", {"data.per_class": 20}), 3) == even.recipe(Runs("supcon"), 3)
+
+
+def test_seeds_differ_in_nothing_else(smoke):
+    first, second = (recipe_to_dict(smoke.recipe(Runs("byol"), seed)) for seed in (0, 7))
+    assert differences(first, second) == {"train.seed": (0, 7)}
+
+
+def test_data_show_what_they_are(tmp_path):
+    for folder in ("mine/train", "mine/val", "cifar/cifar-100-python", "other"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "few.npz").write_bytes(b"")
+    found = {name: parse_data(str(tmp_path / name)).name for name in ("mine", "cifar", "few.npz")}
+    assert found == {"mine": "folder", "cifar": "cifar100", "few.npz": "npz"}
+    assert parse_data("cifar10=somewhere") == replace(SCALES["small"].data, name="cifar10", path="somewhere")
+    assert parse_data("digits").name == "digits"
+    for text, words in (
+        (str(tmp_path / "other"), "neither an .npz file"),
+        (str(tmp_path / "nowhere"), "no such file or folder"),
+        ("cifar=x", "there is no kind of data 'cifar'; did you mean 'cifar10"),
+    ):
+        with pytest.raises(InputError, match=words):
+            parse_data(text)
