@@ -1,21 +1,23 @@
 # make demo   train on handwritten digits, judge, write the report
 # make test   run the tests
 # make check  format, lint, types and tests
-# Each first makes a virtual environment in .venv, once.
+# Each first makes a virtual environment in .venv, once; the tests add what the examples and trackers need.
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+TESTABLE := .venv/.testable
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test check format clean
 
 demo: $(READY)
 	$(BIN)/varcon demo
 
-test: $(READY)
+test: $(TESTABLE)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
-check: $(READY)
+check: $(TESTABLE)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
@@ -27,7 +29,11 @@ format: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev,benchmarks]'
+	$(INSTALL) -e '.[dev,benchmarks]'
+	touch $@
+
+$(TESTABLE): $(READY)
+	$(INSTALL) -e '.[dev,benchmarks,examples,tensorboard,wandb]'
 	touch $@
 
 clean:

@@ -44,6 +44,7 @@ class TrainSettings:
     seed: int = 0
     checkpoint_seconds: float = 30  # saved at the first epoch's end after this long; 0: at every one's
     snapshots: tuple[int, ...] = ()  # epochs after which the encoder is kept; 0: as it is before training
+    track: Literal["none", "tensorboard", "wandb"] = "none"  # where the metrics are shown as well
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size"):

@@ -25,6 +25,7 @@ from varcon.engine.precision import CastTogether
 from varcon.engine.samples import SampleRecord
 from varcon.engine.state import TrainingState
 from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions, why_no_graph
+from varcon.engine.track import check_tracker, tracking
 from varcon.layers import check_queues
 from varcon.recipe import Recipe
 
@@ -94,6 +95,7 @@ def fit(
     with (
         Journal(kept and kept / "metrics.jsonl", state.step) as journal,
         Journal(kept and kept / "samples.jsonl", state.step) as samples,
+        tracking(recipe, kept, state.step) as track,
         requests_to_stop() if folder else nullcontext(Request()) as stop,
         measured_convolutions(),
         closing(state),
@@ -127,6 +129,7 @@ def fit(
                 if not np.isfinite(row["loss"]):
                     raise RunError(diverged(state, f"the loss is {row['loss']}"))
                 journal.write(row)
+                track(row)
             if epoch_ends and folder and (summaries := record.end_epoch()):
                 samples.write({"step": state.step, "epoch": progress.epoch, **summaries})
             # Before any checkpoint of this step: a run that goes on from there would not come by here again.
@@ -166,6 +169,7 @@ def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> No
         raise InputError(
             f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
         )
+    check_tracker(recipe)
     check_queues(method, batch_size)
     check_views(method, recipe)
     normalises = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in method.modules())

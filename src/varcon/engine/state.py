@@ -23,6 +23,7 @@ FREE_ON_RESUME = (
     "train.compile",
     "train.cuda_graph",
     "train.checkpoint_seconds",
+    "train.track",
     "data.path",
     "evaluate",
 )
