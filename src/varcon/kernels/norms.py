@@ -31,6 +31,33 @@ def norm_add_relu(
     return y, y
 
 
+def convolve_norm_add_relu(
+    x: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d, skip: Tensor
+) -> tuple[Tensor, Tensor]:
+    """relu(norm(convolution(x)) + skip), twice as above, for a 1x1 convolution."""
+    if pointwise_serves(x, norm):
+        from varcon.kernels.pointwise import convolve_norm as fused
+
+        return fused(x, convolution.weight, norm, skip)
+    return norm_add_relu(convolution(x), norm, skip)
+
+
+def convolve_norm(x: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> Tensor:
+    """norm(convolution(x)) for a 1x1 convolution, which a stride makes one of fewer pixels."""
+    if pointwise_serves(x, norm):
+        from varcon.kernels.pointwise import convolve_norm as fused
+
+        down, across = convolution.stride
+        return fused(x[:, :, ::down, ::across], convolution.weight, norm)[0]
+    result: Tensor = norm(convolution(x))
+    return result
+
+
+def pointwise_serves(x: Tensor, norm: nn.BatchNorm2d) -> bool:
+    """In the short types: in float32 the statistics beforehand would cost more than they spare."""
+    return fused_serves(x, norm) and x.dtype != torch.float32 and norm.num_features % 8 == 0
+
+
 def fused_serves(x: Tensor, norm: nn.BatchNorm2d) -> bool:
     """Whether this is training on a GPU, in whole bytes of mask bits; a compiler has fusions of its own."""
     return (
