@@ -31,8 +31,8 @@ from varcon.kernels.batch_norm import Shape, like, part_from_the_end, tile_at
 
 
 class Tiling(NamedTuple):
-    """How a product of matrices is cut up: a tile of the result, how much is added up to it at once, the warps
-    that share it, and how many loads are under way."""
+    """How a product of matrices is cut up: a tile of the result, how much is added up to it at once, the
+    warps that share it, and how many loads are under way."""
 
     high: int
     wide: int
@@ -276,19 +276,23 @@ def products(a: Tensor, b: Tensor) -> Tensor:
     """sum(a b') over the rows, then sum(a), in one line of numbers; float32."""
     wide, narrow = a.shape[1], b.shape[1]
     rows = a.numel() // wide
-    block, other = side(wide), side(narrow)
+    tiling = PRODUCTS
+    block, other = side(wide, tiling.high), side(narrow, tiling.wide)
     blocks = triton.cdiv(wide, block) * triton.cdiv(narrow, other)
-    pieces = triton.cdiv(rows, DEEP)
+    pieces = triton.cdiv(rows, tiling.deep)
     pieces_each = triton.cdiv(pieces, max(1, PROGRAMS // blocks))
     parts = triton.cdiv(pieces, pieces_each)
     out = a.new_empty(parts, wide * narrow + wide, dtype=torch.float32)
-    _products_kernel[(parts * blocks,)](a, b, out, rows, wide, narrow, pieces_each * DEEP, block, other, DEEP)
+    _products_kernel[(parts * blocks,)](
+        a, b, out, rows, wide, narrow, pieces_each * tiling.deep, block, other, tiling.deep,
+        num_warps=tiling.warps, num_stages=tiling.stages,
+    )  # fmt: skip
     return out.sum(0)
 
 
-def side(channels: int) -> int:
+def side(channels: int, most: int) -> int:
     """Of a tile over so many channels."""
-    return min(BLOCK, max(16, triton.next_power_of_2(channels)))
+    return min(most, max(16, triton.next_power_of_2(channels)))
 
 
 class _ConvolveNorm(torch.autograd.Function):
