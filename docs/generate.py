@@ -1,6 +1,7 @@
 """The pages on commands and settings, made from the command line itself whenever the site is built.
 
-MkDocs calls the functions named on_*. Nothing here is typed twice: what the pages say is what --help says.
+MkDocs calls the functions named on_*. Nothing here is typed twice: what the pages say is what --help says, and
+the page of results is RESULTS.md.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from varcon.methods import METHODS
 
 # A link to a file of the repository that is no page of the site; where the code is read, it can be followed.
 OUTWARD = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
+ROOT = Path(__file__).parents[1]
 WORDS = {"INT": "whole number", "FLOAT": "number", "STR": "text", "PATH": "path", "None": "none"}
 SHARED = ("data", "augment", "encoder", "method", "train")  # sections of every recipe
 
@@ -33,6 +35,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     of_methods = {name: parser_for_method(name) for name in METHODS}
     files.append(File.generated(config, "commands.md", content=commands_page(parsers)))
     files.append(File.generated(config, "settings.md", content=settings_page(of_methods, parsers["evaluate"])))
+    results = (ROOT / "RESULTS.md").read_text(encoding="utf-8").replace("](results", "](../results")
+    files.append(File.generated(config, "results.md", content=results))
     return files
 
 
@@ -84,7 +88,7 @@ def commands_page(parsers: dict[str, argparse.ArgumentParser]) -> str:
 Made from the command line itself. Flags may be written with `-` or `_`. A mistake in the input is told in one
 sentence and ends with exit code 2, a failed run with 1.
 """
-    return head + "\n".join(command_section(verb, one) for verb, one in parsers.items())
+    return head + "\n" + "\n".join(command_section(verb, one) for verb, one in parsers.items())
 
 
 def command_section(verb: str, one: argparse.ArgumentParser) -> str:
@@ -175,9 +179,9 @@ def kind_of(action: argparse.Action) -> str:
     if action.metavar is None:
         return "true or false"
     kind = str(action.metavar)
-    several = re.fullmatch(r"\[(.+?) \[\1 \.\.\.\]\]", kind)
+    several = re.fullmatch(r"\[(.+?) \[(?:\1 )?\.\.\.\]\]", kind)
     if several:
-        return f"{worded(several[1])}, any number"
+        return escaped(f"{worded(several[1])}, any number")
     return escaped(" or ".join(worded(part) for part in kind.removeprefix("{None}|").split("|")))
 
 
