@@ -1,7 +1,7 @@
 """The pages on commands and settings, made from the command line itself whenever the site is built.
 
-MkDocs calls the functions named on_*. Nothing here is typed twice: what the pages say is what --help says, and
-the page of results is RESULTS.md.
+MkDocs calls the functions named on_*. Nothing here is typed twice: what the pages say is what --help says,
+and the page of results is RESULTS.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     parsers = {verb: parser(verb) for verb in VERBS}
     of_methods = {name: parser_for_method(name) for name in METHODS}
     files.append(File.generated(config, "commands.md", content=commands_page(parsers)))
-    files.append(File.generated(config, "settings.md", content=settings_page(of_methods, parsers["evaluate"])))
+    files.append(
+        File.generated(config, "settings.md", content=settings_page(of_methods, parsers["evaluate"]))
+    )
     results = (ROOT / "RESULTS.md").read_text(encoding="utf-8").replace("](results", "](../results")
     files.append(File.generated(config, "results.md", content=results))
     return files
@@ -108,9 +110,10 @@ def settings_page(of_methods: dict[str, argparse.ArgumentParser], judging: argpa
     parts = [
         """# Settings
 
-A recipe is a TOML file with a section for each heading below; what it leaves out has the default. Every setting is
-also a flag of `varcon train`: `train.batch_size` is `--train.batch-size 256`, a switch `--train.nesterov` or
-`--train.no-nesterov`, several values `--train.snapshots 0 10 50`. Made from the code, so it is what the code does.
+A recipe is a TOML file with a section for each heading below; what it leaves out has the default. Every
+setting is also a flag of `varcon train`: `train.batch_size` is `--train.batch-size 256`, a switch
+`--train.nesterov` or `--train.no-nesterov`, several values `--train.snapshots 0 10 50`. The sections
+`evaluate.*` are flags of `varcon evaluate` too, there without that word: `--knn.k 20`. Made from the code.
 """
     ]
     recipe = dict(sections_of(of_methods["varcon"]))
