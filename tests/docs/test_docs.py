@@ -6,20 +6,27 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
+import torch
 import tyro
 from rich.console import Console
 
 from varcon import cli, run
 from varcon.cli import VERBS
+from varcon.core import Batch
+from varcon.data import DataSettings, load
+from varcon.encoders import EncoderSettings
+from varcon.estimator import VECTORS
 from varcon.evaluations import EvaluateSettings, FurtherSettings
 from varcon.evaluations.transfer import Target
 from varcon.methods import METHODS
-from varcon.recipe import DIGITS, Recipe, load_recipe
+from varcon.recipe import DIGITS, Recipe, load_recipe, recipe_from_dict
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -254,6 +261,50 @@ def test_files_in_the_docs_exist():
                 assert f"\n{target}:" in targets, f"{page.name}: make {target}"
             for script in re.findall(r"\bpython ([\w/]+\.py)", code):
                 assert (ROOT / script).is_file(), f"{page.name}: {script}"
+
+
+def blocks(name, language="python"):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_code_of_the_readme_is_that_of_the_docs():
+    """Other tests run the README's."""
+    assert blocks("README.md") == [*blocks("docs/own-loop.md"), *blocks("docs/scikit-learn.md")]
+
+
+def test_the_recipe_for_vectors_is_one():
+    (text,) = blocks("docs/own-data.md", "toml")
+    recipe = recipe_from_dict(tomllib.loads(text))
+    assert (recipe.encoder, recipe.augment, recipe.method) == (
+        VECTORS.encoder,
+        VECTORS.augment,
+        VECTORS.method,
+    )
+    assert recipe.train == VECTORS.train
+
+
+def test_the_method_in_the_docs_learns():
+    (code,) = blocks("docs/develop.md")
+    names = {}
+    exec(code, names)
+    method = names["Align"](EncoderSettings().build(), names["AlignSettings"](), num_classes=2)
+    views = list(torch.rand(2, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0)))
+    output = method(Batch(views, torch.tensor([0, 1, 0, 1]), torch.arange(4)))
+    output.loss.backward()
+    assert 0 < output.loss < 2
+    assert all(weight.grad.abs().max() > 0 for weight in method.parameters() if weight.ndim > 1)
+
+
+def test_the_array_in_the_docs_is_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
+    names = {
+        f"{part}_{kind}": value
+        for part in ("train", "test")
+        for kind, value in (("images", images), ("labels", labels))
+    }
+    exec(blocks("docs/own-data.md")[0], names)
+    assert load(DataSettings("npz", "data.npz")).classes == ["cat", "dog"]
 
 
 def test_the_quick_start_says_what_the_readme_says():
