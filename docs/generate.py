@@ -48,6 +48,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def named_instead(link: re.Match[str]) -> str:
     words, place = link[1], link[2]
+    if words.isdecimal():  # how many runs there are, in a narrow column of the results
+        return words
     return f"`{place}`" if words.strip("`") in place else f"{words} (`{place}`)"
 
 

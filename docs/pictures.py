@@ -22,7 +22,7 @@ from varcon.engine.checkpoint import load_checkpoint
 from varcon.losses.varcon import Terms, class_sums
 from varcon.recipe import DIGITS
 from varcon.reports.axes import Axes, Axis, bottom_margin, left_margin
-from varcon.reports.charts import HALF, WIDE, Line, Panel, curves
+from varcon.reports.charts import HALF, Line, Panel, curves
 from varcon.reports.collect import Samples, read_runs
 from varcon.reports.figures import maps, similarity, temperature, training
 from varcon.reports.svg import COLOURS, FONTS, Canvas, series
@@ -99,13 +99,11 @@ def tau2_by_confidence(samples: Samples, tau1: float) -> str:
     ]
     across = {"x_label": "confidence p of the true class", "x_limits": (0.0, 1.0)}
     level = Line(p, np.full(2, tau1), label="τ₁")
-    return curves(
-        [
-            Panel(lines, "τ₂", baseline=level, title="τ₂ by confidence", **across),
-            Panel(bars, "% of the images", title="The training digits", y_limits=(0, None), **across),
-        ],
-        (WIDE, 320),
-    )
+    panels = [
+        Panel(lines, "τ₂", baseline=level, **across),
+        Panel(bars, "% of the images", y_limits=(0, None), **across),
+    ]
+    return curves(panels, (HALF, 430), stacked=True)
 
 
 def target_share(tau1: float) -> str:
@@ -146,29 +144,29 @@ def hardest_and_easiest(folder: Path, recipe: Any) -> tuple[Sample, Sample]:
 
 def hard_and_easy(*samples: Sample) -> str:
     """Each image with p and q over the classes, on a scale that shows a thousandth."""
-    canvas, cell, picture = Canvas(WIDE, 250), WIDE / 2, 96.0
+    row, picture = 225.0, 96.0
+    canvas = Canvas(HALF, row * len(samples))
     for place, one in enumerate(samples):
-        left = place * cell
+        top = row * place
         x = Axis(-0.6, 9.6, "class", [(digit, str(digit)) for digit in range(10)])
-        powers = [(power, f"{10.0**power:g}") for power in range(-5, 1)]
-        y = Axis(-5.5, 0.1, "probability", powers)
-        box = (left + picture + 30 + left_margin(y), 34, left + cell - 12, 250 - bottom_margin(x))
+        y = Axis(-5.5, 0.1, "probability", [(power, f"{10.0**power:g}") for power in range(-5, 1)])
+        box = (picture + 30 + left_margin(y), top + 30, HALF - 12, top + row - bottom_margin(x) - 6)
         axes = Axes(canvas, box, x, y)
-        canvas.image(left + 10, 60, picture, picture, one.pixels)
+        canvas.image(6, top + 36, picture, picture, one.pixels)
         words = (f"{one.title}: a {one.label}", f"p = {one.posterior[one.label]:.4f}", f"τ₂ = {one.tau2:.4f}")
         for line, text in enumerate(words):
-            canvas.text(left + 10, 172 + 18 * line, text, bold=not line)
+            canvas.text(6, top + 148 + 18 * line, text, bold=not line)
         for shift, name, values, style in (
             (-0.2, "posterior p", one.posterior, POSTERIOR),
             (0.2, "target q", one.target, TARGET),
         ):
-            canvas.rectangle(axes.left + 10 + 100 * style, 10, 12, 12, series(style))
-            canvas.text(axes.left + 28 + 100 * style, 16, name)
+            canvas.rectangle(axes.left + 10 + 100 * style, top + 8, 12, 12, series(style))
+            canvas.text(axes.left + 28 + 100 * style, top + 14, name)
             for digit, value in enumerate(values):
-                top = float(axes.y(max(np.log10(max(value, 1e-12)), y.low)))
+                height = float(axes.bottom - axes.y(max(np.log10(max(value, 1e-12)), y.low)))
                 across = float(axes.x(digit + shift - 0.18))
                 width = float(axes.x(0.36) - axes.x(0))
-                canvas.rectangle(across, top, width, axes.bottom - top, series(style))
+                canvas.rectangle(across, axes.bottom - height, width, height, series(style))
     return canvas.svg()
 
 
