@@ -34,6 +34,7 @@ from varcon.core import (
     RunError,
 )
 from varcon.data import load
+from varcon.encoders.pretrained import start_from
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, check, fit
@@ -77,9 +78,9 @@ def train(
     check_folder(folder, recipe, resume)
     with distributed.process_group(pick_device(recipe.train.device)) as device, memory_errors():
         data = load(recipe.data, progress)
-        method = build_method(recipe, data)
-        check(method, recipe, data, distributed.world_size())
         begun = (folder / "last.ckpt").exists()
+        method = build_method(recipe, data, first_weights=not begun)
+        check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:
             folder.mkdir(parents=True, exist_ok=True)
             command = command or f"varcon train {folder / 'recipe.json'} --out {folder}-again"
@@ -177,11 +178,14 @@ def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = 
     return write_report(paths, Path(out) if out else beside / "report.html")
 
 
-def build_method(recipe: Recipe[Any], data: Data) -> Method:
-    """The recipe's method around its encoder, with weights that depend on the seed alone."""
+def build_method(recipe: Recipe[Any], data: Data, first_weights: bool = True) -> Method:
+    """The recipe's method around its encoder, with weights that depend on the seed alone, or the encoder's on
+    a file; `first_weights` spares reading that where others will take their place."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.train.seed)
         encoder = recipe.encoder.build(data.train.images.shape[1:])
+        if recipe.encoder.weights and first_weights:
+            start_from(encoder, Path(recipe.encoder.weights).expanduser())
         method = METHODS[recipe.method_name](encoder, recipe.method, len(data.classes))
     method.meet_classes(data.classes)
     return method
