@@ -1,7 +1,7 @@
 # make demo   train on handwritten digits, judge, write the report
 # make test   run the tests
 # make check  format, lint, types and tests
-# Each first makes a virtual environment in .venv, once; the tests add what the examples and trackers need.
+# Each first makes a virtual environment in .venv, once; the tests add what examples, notebooks and trackers need.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 $(TESTABLE): $(READY)
-	$(INSTALL) -e '.[dev,benchmarks,examples,tensorboard,wandb]'
+	$(INSTALL) -e '.[dev,benchmarks,examples,notebooks,tensorboard,wandb]'
 	touch $@
 
 clean:

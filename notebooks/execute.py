@@ -49,7 +49,8 @@ def execute(path: Path) -> NotebookNode:
             resources={"metadata": {"path": folder}},
         )
         # The user's own settings of IPython take no part, and other programs keep their cores.
-        client.execute(env={**os.environ, "IPYTHONDIR": own, "OMP_NUM_THREADS": "1"})
+        settings = {**os.environ, "IPYTHONDIR": own, "OMP_NUM_THREADS": "1"}
+        client.execute(env=settings, cleanup_kc=True)  # or the kernel would live on
     notebook.metadata = NotebookNode(METADATA)  # to which the kernel has added its version
     return notebook
 
