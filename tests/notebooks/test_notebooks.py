@@ -41,7 +41,7 @@ def shape_of(output):
 
 
 def test_all_are_tested():
-    assert NAMES == sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
+    assert sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb")) == NAMES
 
 
 def test_it_runs_without_a_warning(executed):
