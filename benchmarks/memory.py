@@ -1,7 +1,10 @@
 """Growth of the losses' time and memory with samples and classes: `python benchmarks/memory.py`.
 
 VarCon compares samples with classes, pairwise SupCon samples with samples. One step is the loss of a fresh
-forward pass and its gradient by float32 embeddings of 128 dimensions, as in loss.py. Extra memory is the most
+forward pass and its gradient by float32 embeddings of 128 dimensions, as in loss.py; on a GPU it is timed as
+a CUDA graph, since called one by one from Python the launches decide up to 65,536 samples. A batch holds no
+more classes than samples; so that the growth with classes is seen, "all classes" compares with all of them,
+present or not, by references that it keeps (`references="ema", classes="all"`). Extra memory is the most
 that torch's allocator has lent out during a step beyond what it had before: on a GPU the caching allocator's
 own count, on a CPU the sum of the allocations and releases that torch's profiler records. Both are exact and
 repeat to the byte, where the process's resident size also holds what the C library keeps for later; neither
@@ -22,22 +25,26 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from loss import EPSILON, TEMPERATURE, Loss, pairwise_supcon, step
-from timing import surroundings, time_in_turn, time_on_gpu, write_table
+from timing import captured, surroundings, time_in_turn, time_on_gpu, write_table
 
 from varcon import VarConLoss
 from varcon.data.assemble import available_memory
 from varcon.reproduce.memory import held_on_cpu, held_on_gpu
 
-SAMPLES = [2**power for power in range(10, 17)]
-CLASSES = [10, 100, 1000, 10_000, 100_000]
+SAMPLES = {"cpu": [2**power for power in range(10, 17)], "cuda": [2**power for power in range(10, 21)]}
+CLASSES = {"cpu": [10, 100, 1000, 10_000], "cuda": [10, 100, 1000, 10_000, 100_000, 1_000_000]}
 MATRICES = 5  # of samples x samples that pairwise SupCon holds at its peak
-FITTED = 4  # of the largest sizes: at small ones fixed costs hide the growth
+FITTED = {"samples": 4, "classes": 2}  # of the largest sizes: at small ones fixed costs hide the growth
 LOSSES: dict[str, Callable[[int], Loss]] = {
     "VarCon": lambda classes: VarConLoss(classes, TEMPERATURE, EPSILON),
+    "VarCon, all classes": lambda classes: VarConLoss(
+        classes, TEMPERATURE, EPSILON, references="ema", classes="all"
+    ),
     "SupCon, pairwise": lambda classes: pairwise_supcon,
 }
 LOOKS = {
     "VarCon": {"linestyle": "-", "marker": "o", "markerfacecolor": "black"},
+    "VarCon, all classes": {"linestyle": ":", "marker": "^", "markerfacecolor": "black"},
     "SupCon, pairwise": {"linestyle": "--", "marker": "s", "markerfacecolor": "white"},
 }
 
@@ -61,7 +68,7 @@ class Sweep(NamedTuple):
 
     def slope(self, loss: str, cost: str) -> float | None:
         """The power of the size with which the cost grows, by least squares over the largest sizes."""
-        points = list(self.measured(loss).items())[-FITTED:]
+        points = list(self.measured(loss).items())[-FITTED[self.along] :]
         if len(points) < 2:
             return None
         sizes, costs = zip(*((size, getattr(found, cost)) for size, found in points), strict=True)
@@ -91,10 +98,16 @@ def main() -> int:
     )
     sweeps = [
         sweep(
-            "samples", f"{arguments.classes:,} classes", [(n, n, arguments.classes) for n in SAMPLES], measure
+            "samples",
+            f"{arguments.classes:,} classes",
+            [(n, n, arguments.classes) for n in SAMPLES[device]],
+            measure,
         ),
         sweep(
-            "classes", f"{arguments.samples:,} samples", [(c, arguments.samples, c) for c in CLASSES], measure
+            "classes",
+            f"{arguments.samples:,} samples",
+            [(c, arguments.samples, c) for c in CLASSES[device]],
+            measure,
         ),
     ]
     count = "CUDA's caching allocator" if device == "cuda" else "torch's profiler"
@@ -105,7 +118,7 @@ def main() -> int:
     )
     lines = ["| growing | fixed | size | loss | ms | extra MiB |", "|---|---|---:|---|---:|---:|"]
     lines += [row for each in sweeps for row in rows(each)]
-    lines += ["", slopes(sweeps[0])]
+    lines += ["", *(slopes(each) for each in sweeps)]
     if arguments.out:
         picture = arguments.out.with_suffix(".svg")
         lines += ["", f"![Time and memory against samples and classes]({picture.name})"]
@@ -144,7 +157,9 @@ def measured(
     work = partial(step, loss.to(device) if isinstance(loss, VarConLoss) else loss, embeddings, labels)
     if device == "cuda":
         try:
-            return Result(time_on_gpu(work, repeats), held_on_gpu(work))
+            memory = held_on_gpu(work)
+            replay = captured(work) if 2 * memory < free else None  # a graph has memory of its own
+            return Result(time_on_gpu(replay or work, repeats), memory)
         except torch.cuda.OutOfMemoryError as error:
             raise Refused("runs out of memory") from error
         finally:
@@ -177,8 +192,8 @@ def slopes(each: Sweep) -> str:
         if seconds is not None and memory is not None:
             parts.append(f"{name}: time {seconds:.2f}, memory {memory:.2f}")
     return (
-        f"Powers of the number of {each.along} with which each grows, fitted over the {FITTED} largest sizes "
-        f"measured: {'; '.join(parts)}."
+        f"Powers of the number of {each.along} with which each grows, fitted over the {FITTED[each.along]} "
+        f"largest sizes measured: {'; '.join(parts)}."
     )
 
 
@@ -197,7 +212,7 @@ def plot(sweeps: list[Sweep], path: Path) -> None:
                 found = each.measured(name)
                 if not found:
                     continue
-                slope = each.slope(name, cost) if each.along == "samples" else None
+                slope = each.slope(name, cost)
                 legend = name if slope is None else f"{name}: slope {slope:.2f}"
                 costs = [getattr(result, cost) / unit for result in found.values()]
                 axes.plot(list(found), costs, color="black", label=legend, **LOOKS[name])

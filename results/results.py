@@ -18,6 +18,7 @@ from jinja2 import Environment, StrictUndefined
 
 from varcon.reports.collect import Run, read_run
 from varcon.reports.groups import spread
+from varcon.reproduce.paper import MAIN, MAIN_DATA
 
 HERE = Path(__file__).parent
 TEMPLATE, RESULT = HERE / "RESULTS.template.md", HERE.parent / "RESULTS.md"
@@ -61,12 +62,25 @@ def mean(pattern: str, title: str) -> float:
     return found.mean
 
 
+def last(pattern: str, metric: str) -> float:
+    """The mean over the seeds of what the last epoch's row of metrics says."""
+    found = spread([float(run.metrics[metric][-1]) for run in kept(pattern)])
+    if found is None:
+        raise SystemExit(f"no run of results/{pattern}-seed* has a metric {metric}")
+    return found.mean
+
+
+def published(method: str, data: str = "CIFAR-100") -> float:
+    """The paper's top-1, from its first table."""
+    return MAIN[method][2 * MAIN_DATA.index(data)].value
+
+
 def table(rows: dict[str, Any], *titles: str, paper: bool = False) -> str:
     """Rows are {label: pattern}, or {label: [pattern, the paper's value]}."""
     head = ["", *(["the paper"] if paper else []), *titles, "epochs x views", "minutes", "seeds", "runs"]
     lines = [head, ["---", *["---:"] * (len(head) - 2), "---"]]
     for label, row in rows.items():
-        pattern, published = row if isinstance(row, list) else (row, "")
+        pattern, theirs = row if isinstance(row, list) else (row, "")
         runs = kept(pattern)
         first = runs[0]
         minutes = sum(run.training_seconds or 0 for run in runs) / len(runs) / 60
@@ -75,7 +89,7 @@ def table(rows: dict[str, Any], *titles: str, paper: bool = False) -> str:
         links = " ".join(f"[{place}](results/{run.name})" for place, run in enumerate(runs, start=1))
         scores = [quoted(pattern, title) for title in titles]
         lines.append(
-            [label, *([str(published)] if paper else []), *scores, budget, f"{minutes:.1f}", seeds, links]
+            [label, *([str(theirs)] if paper else []), *scores, budget, f"{minutes:.1f}", seeds, links]
         )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -95,7 +109,15 @@ def machines(*patterns: str) -> str:
 def written() -> str:
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    tools = {"table": table, "score": quoted, "mean": mean, "commands": commands, "machines": machines}
+    tools = {
+        "table": table,
+        "score": quoted,
+        "mean": mean,
+        "last": last,
+        "published": published,
+        "commands": commands,
+        "machines": machines,
+    }
     return template.render(**tools) + "\n"
 
 
