@@ -2,7 +2,7 @@
 # make test   run the tests
 # make check  format, lint, types and tests
 # make docs   build the documentation into site/
-# Each first makes a virtual environment in .venv, once; the tests add what the examples, trackers and docs need.
+# Each first makes a virtual environment in .venv, once; the tests add what examples, notebooks, trackers and docs need.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -38,7 +38,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 $(TESTABLE): $(READY)
-	$(INSTALL) -e '.[dev,benchmarks,examples,tensorboard,wandb,docs]'
+	$(INSTALL) -e '.[dev,benchmarks,examples,notebooks,tensorboard,wandb,docs]'
 	touch $@
 
 $(DOCUMENTED): $(READY)
