@@ -218,8 +218,8 @@ def epoch_order(labels: Tensor, seed: int, epoch: int, balanced: bool = False) -
 
 def evenly(order: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
     """As many draws of each class as of any other, or one more; its images in turn, from a random one on."""
-    by_class = order[labels[order].argsort(stable=True)]
-    counts = labels.bincount()
+    own = labels[order]
+    by_class, counts = order[own.argsort(stable=True)], own.bincount()
     present = counts.nonzero().flatten()
     classes = present[torch.randperm(len(present), generator=generator)]  # some of them get one more
     turns = torch.arange(len(order))

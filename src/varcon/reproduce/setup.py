@@ -121,7 +121,7 @@ SCALES = {
         image_size=224,
     ),
 }
-# The paper's ImageNet settings. It gives no rate for LARS: that of SupCon, which trains as long by it, serves.
+# The paper's ImageNet settings; but it gives no rate for LARS, and SupCon's, which trains as long, serves.
 IMAGENET = {
     "encoder.stem": "imagenet",
     "augment.blur": 0.5,
