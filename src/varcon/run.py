@@ -7,6 +7,7 @@ findings/ and report.html.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import time
@@ -123,6 +124,11 @@ def evaluate(
     where = torch.device(pick_device(device))
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
+    if not is_trained_on(folder, data):
+        raise InputError(
+            f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
+            f"on another data set: varcon evaluate {folder} --only transfer --target NAME=PATH"
+        )
     if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
         raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")
     encoder = load_encoder(recipe, weights, data)
@@ -267,6 +273,13 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
                 f"{folder} holds a finished run without its checkpoint; there is nothing to resume"
             )
         check_recipe(recipe_to_dict(stored_recipe(folder)), recipe, folder)  # killed before its first save
+
+
+def is_trained_on(folder: Path, data: Data) -> bool:
+    """Whether these are the data of the run, as far as its record tells."""
+    facts = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
+    return all(facts.get(name, value) == value for name, value in now.items())
 
 
 def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str) -> dict[str, Any]:

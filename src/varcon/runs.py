@@ -75,9 +75,7 @@ def check_run(one: Planned, data: Data) -> None:
         if not (one.folder / "recipe.json").exists():
             return
     check_recipe(recipe_to_dict(run.stored_recipe(one.folder)), one.recipe, one.folder)
-    facts = json.loads((one.folder / "recipe.json").read_text(encoding="utf-8"))
-    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
-    if any(facts.get(name, value) != value for name, value in now.items()):
+    if not run.is_trained_on(one.folder, data):
         raise InputError(
             f"{one.folder} was trained on other data than lie at {one.recipe.data.path!r} now; "
             "restore those, or put the runs elsewhere with --out FOLDER"

@@ -169,6 +169,10 @@ def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> No
         raise InputError(
             f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
         )
+    if method.uses_labels and len(data.classes) < 2:
+        raise InputError(
+            f"method {recipe.method_name} tells classes apart and the data have one alone; give it two or more"
+        )
     check_tracker(recipe)
     check_queues(method, batch_size)
     check_views(method, recipe)
