@@ -1,15 +1,17 @@
 # make demo   train on handwritten digits, judge, write the report
 # make test   run the tests
 # make check  format, lint, types and tests
-# Each first makes a virtual environment in .venv, once; the tests add what the examples and trackers need.
+# make docs   build the documentation into site/
+# Each first makes a virtual environment in .venv, once; the tests add what examples, notebooks, trackers and docs need.
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 TESTABLE := .venv/.testable
+DOCUMENTED := .venv/.documented
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format clean
+.PHONY: demo test check docs format clean
 
 demo: $(READY)
 	$(BIN)/varcon demo
@@ -23,6 +25,9 @@ check: $(TESTABLE)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
+docs: $(DOCUMENTED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 format: $(READY)
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -33,8 +38,12 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 $(TESTABLE): $(READY)
-	$(INSTALL) -e '.[dev,benchmarks,examples,tensorboard,wandb]'
+	$(INSTALL) -e '.[dev,benchmarks,examples,notebooks,tensorboard,wandb,docs]'
+	touch $@
+
+$(DOCUMENTED): $(READY)
+	$(INSTALL) -e '.[docs]'
 	touch $@
 
 clean:
-	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv build site src/*.egg-info .pytest_cache .ruff_cache .mypy_cache

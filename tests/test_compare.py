@@ -225,6 +225,30 @@ def test_other_evaluation_settings_judge_anew(copied, reported):
     assert (out / "ce-seed0/findings/knn.json").stat().st_mtime_ns == judged
 
 
+def test_judged_by_what_is_asked_for(copied, capsys, reported):
+    """All runs of the folder, without training one again; each further score has a column."""
+    recipe, out = copied
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
+    only = ["--only", "knn,clustering,fewshot,transfer", "--target", f"twin={recipe.with_name('few.npz')}"]
+    command = ["compare", str(recipe), "--methods", "varcon,ce", "--out", str(out), *only]
+    assert main(command) == 0
+    results = json.loads((out / "compare.json").read_text())
+    assert len(results) == 4
+    for found in results:
+        assert found["kNN top-1"] == found["transfer to twin"] == found["few-shot centroid@2"] == 100
+        assert found["Ward ARI"] == 1
+        assert "effective rank" not in found
+    table = (out / "compare.md").read_text()
+    assert "| 1.000 ± 0.000 |" in table
+    assert "few-shot logistic@1" in table.splitlines()[0]
+    assert "error" not in table
+    assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
+
+    judged = (out / "ce-seed0/findings/transfer.json").stat().st_mtime_ns
+    assert main(command) == 0
+    assert (out / "ce-seed0/findings/transfer.json").stat().st_mtime_ns == judged
+
+
 def test_the_recipes_own_method_is_as_it_says(tmp_path):
     """Its settings and its views, whether or not a recipe of the method's name lies beside."""
     recipe = write_recipe(tmp_path)
@@ -394,6 +418,9 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path, capsys):
         ("out", ["--seeds", "0,x"], "--seeds is '0,x'"),
         ("out", ["--methods", "varcon,moco"], "moco: a queue of 8 is smaller than a batch of 16"),
         ("out", ["--methods", "varcon", "--devices", "gpu"], "there is no device 'gpu'"),
+        ("out", ["--only", "clusters"], "there is no evaluation 'clusters'"),
+        ("out", ["--only", "transfer"], "say where to with --target NAME=PATH"),
+        ("out", ["--only", "transfer", "--target", "flowers"], "NAME=PATH"),
         ("taken", ["--methods", "varcon,ce"], "ce-seed0 exists and is not a run"),
         ("few.npz", ["--methods", "varcon"], "few.npz is a run or a file"),
     ):

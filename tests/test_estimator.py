@@ -135,6 +135,22 @@ def test_rare_classes_keep_a_place_of_their_own():
     assert cosines[np.triu_indices(3, 1)].max() < 0.9
 
 
+def test_balanced_classes_count_alike():
+    """Of 35 samples in 1,000, which otherwise are never named."""
+    X, y = make_classification(
+        3000, 20, n_informative=8, n_classes=3, weights=[0.85, 0.12, 0.03], flip_y=0.01, random_state=0
+    )
+    X, X_test, y, y_test = train_test_split(X, y, train_size=1000, stratify=y, random_state=0)
+    recalls, named = {}, {}
+    for balanced in (False, True):
+        model = VarConClassifier(balanced=balanced, random_state=0).fit(X, y)
+        predicted = model.predict(X_test)
+        recalls[balanced] = balanced_accuracy_score(y_test, predicted)
+        named[balanced] = np.mean(predicted == 2)
+    assert recalls[True] > recalls[False] + 0.1
+    assert named[True] > 0.02
+
+
 def test_the_posterior_is_the_softmax_of_cosines_to_the_class_means(on_wine, wine):
     train, test, labels, _ = wine
 

@@ -44,6 +44,7 @@ def test_a_kept_run_is_whole_and_small(folder):
 @pytest.mark.parametrize(
     ("recipe", "pattern"),
     [
+        ("cifar100/varcon", "cifar100/r50-varcon"),
         ("cifar100/varcon_r18", "cifar100/r18-varcon"),
         ("cifar100/supcon", "cifar100/r18-supcon"),
         ("cifar100/ce", "cifar100/r18-ce"),
@@ -53,6 +54,19 @@ def test_the_readme_quotes_them(results, recipe, pattern):
     line = next(line for line in (ROOT / "README.md").read_text().splitlines() if f"[{recipe}]" in line)
     assert results.quoted(pattern, "kNN") in line
     assert results.quoted(pattern, "linear, last") in line
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/many-gpus.md"])
+def test_the_speed_quoted_is_the_speed_measured(page):
+    text = (ROOT / page).read_text()
+    rows = re.findall(
+        r"\| (\w+) \| (training step|data-loader[^|]*) \| [\d.]+ \| ([\d,]+) \| ([\d.]+) \|",
+        (ROOT / "benchmarks/results/step_h200.md").read_text(),
+    )
+    assert len(rows) == 4
+    for (encoder, _, views, share), (_, _, loaded, _) in zip(rows[::2], rows[1::2], strict=True):
+        line = next(line for line in text.splitlines() if line.startswith(f"| ResNet-{encoder[6:]} |"))
+        assert line.split(" | ")[1:] == [views, f"{100 * float(share):.1f} %", f"{loaded} |"]
 
 
 def test_keeping_a_run(results, tmp_path, monkeypatch):

@@ -79,6 +79,10 @@ class Compare:
     """numbers, separated by commas; one run of every method for each"""
     budget: Budget = "images"
     """what is equal: the images seen (each view is one), or the time trained (what the slowest needs then)"""
+    only: str = "standard"
+    """evaluations to judge each run by, separated by commas, as for varcon evaluate"""
+    target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
+    """a data set to transfer to, by its name and folder; may be given several times"""
     out: Path | None = None
     """folder for runs, table and report; by default runs/compare-, the recipe's name and, if timed, -time"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
@@ -103,6 +107,10 @@ class Sweep:
     """a setting by its name in the recipe and the values it takes; may be given several times"""
     seeds: str = "0"
     """numbers, separated by commas; one run of every combination for each"""
+    only: str = "standard"
+    """evaluations to judge each run by, separated by commas, as for varcon evaluate"""
+    target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
+    """a data set to transfer to, by its name and folder; may be given several times"""
     out: Path | None = None
     """folder for runs, table and report; by default runs/sweep- and the recipe's name"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None

@@ -170,14 +170,8 @@ def evaluate(arguments: list[str], console: Console) -> None:
     default = Evaluate(run=folder or tyro.MISSING, settings=recipe.evaluate, further=further)
     # A setting that is itself settings, or none, would else become a command of its own.
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
-    only, further = chosen_evaluations(chosen.only), chosen.further
-    if chosen.target:
-        targets = tuple(parse_target(text) for text in chosen.target)
-        further = replace(
-            further,
-            transfer=replace(further.transfer, targets=targets),
-            finetune=replace(further.finetune, target=targets[0]),
-        )
+    only = chosen_evaluations(chosen.only)
+    further = chosen.further.to_targets(tuple(parse_target(text) for text in chosen.target))
     with Bar(console, "judging") as bar:
         found = run.evaluate(
             chosen.run,

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from inspect import cleandoc
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -20,7 +21,8 @@ from varcon import sweep as grids
 from varcon.arguments import Compare, Reproduce, Sweep, parse
 from varcon.core import Data, InputError, RunError
 from varcon.engine.interrupt import Interrupted
-from varcon.evaluations.transfer import parse_target
+from varcon.evaluations import FurtherSettings, chosen_evaluations
+from varcon.evaluations.transfer import Target, parse_target
 from varcon.recipe import load_recipe
 from varcon.reproduce import Setup
 from varcon.runs import Planned, Result
@@ -35,13 +37,36 @@ def compare(arguments: list[str], console: Console) -> None:
     out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}{ending}"
     methods = [name.strip() for name in chosen.methods.split(",")]
     seeds, where, devices = read_seeds(chosen.seeds), chosen.data_path, chosen_devices(chosen.devices)
+    judges = read_judges(chosen.only, chosen.target)
     device = devices[0] if devices else None
     with going_on_with(command):
         with Bar(console, "planning") as bar:
             planned = comparison.plan(
                 chosen.recipe, methods, seeds, out, chosen.budget, bar.progress, where, device
             )
-        carry_out(planned, devices, out, "compare", "method", comparison.in_order, command, console)
+        carry_out(
+            judges.of(planned), devices, out, "compare", "method", comparison.in_order, command, console
+        )
+
+
+class Judges(NamedTuple):
+    names: tuple[str, ...]
+    targets: tuple[Target, ...]
+
+    def of(self, planned: list[Planned]) -> list[Planned]:
+        """The same runs, to be judged by these evaluations."""
+        further = FurtherSettings().to_targets(self.targets)
+        return [
+            replace(one, only=self.names, further=further.at_temperature(one.recipe.method))
+            for one in planned
+        ]
+
+
+def read_judges(only: str, targets: tuple[str, ...]) -> Judges:
+    judges = Judges(chosen_evaluations(only), tuple(parse_target(text) for text in targets))
+    if "transfer" in judges.names and not targets:
+        raise InputError("--only names transfer; say where to with --target NAME=PATH")
+    return judges
 
 
 def read_seeds(text: str) -> list[int]:
@@ -81,7 +106,7 @@ def sweep(arguments: list[str], console: Console) -> None:
     base = load_recipe(chosen.recipe)
     if chosen.data_path:
         base = replace(base, data=replace(base.data, path=str(chosen.data_path)))
-    devices = chosen_devices(chosen.devices)
+    devices, judges = chosen_devices(chosen.devices), read_judges(chosen.only, chosen.target)
     if devices:
         base = replace(base, train=replace(base.train, device=devices[0]))
     out = chosen.out or run.RUNS / f"sweep-{run.run_name(chosen.recipe)}"
@@ -89,7 +114,7 @@ def sweep(arguments: list[str], console: Console) -> None:
     with going_on_with(command):
         with Bar(console, "planning") as bar:
             grid = grids.parse_grid(list(chosen.set))
-            planned = grids.plan(base, grid, read_seeds(chosen.seeds), out, bar.progress)
+            planned = judges.of(grids.plan(base, grid, read_seeds(chosen.seeds), out, bar.progress))
         order = {(one.label, one.seed): place for place, one in enumerate(planned)}
 
         def in_order(results: list[Result]) -> list[Result]:

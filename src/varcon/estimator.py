@@ -36,7 +36,7 @@ from varcon.core import Data, InputError, Method, Split
 from varcon.data.arrays import any_images
 from varcon.data.assemble import channel_statistics
 from varcon.encoders import EncoderSettings
-from varcon.engine.loop import check, fit
+from varcon.engine.loop import check, evenly, fit
 from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
 from varcon.layers import ProjectionHead, unit
@@ -73,6 +73,7 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     learning_rate: at batch size 256 and in proportion to `batch_size`; None: 0.4 for images, 0.8 for vectors.
     weight_decay: None: 0.002 for images; for vectors 0.02, and less in proportion to steps beyond 200.
     temperature, epsilon, learn_epsilon: as in a recipe.
+    balanced: every class counts alike, however few its samples; probabilities then suppose as many of each.
     device: "auto" takes a GPU where there is one.
     random_state: None, a number or a numpy RandomState.
     verbose: 1 shows the training's progress.
@@ -91,6 +92,7 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         temperature: float = VarConSettings.temperature,
         epsilon: float = VarConSettings.epsilon,
         learn_epsilon: bool = VarConSettings.learn_epsilon,
+        balanced: bool = TrainSettings.balanced,
         device: str = "auto",
         random_state: Any = None,
         verbose: int = 0,
@@ -104,6 +106,7 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.temperature = temperature
         self.epsilon = epsilon
         self.learn_epsilon = learn_epsilon
+        self.balanced = balanced
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -164,6 +167,7 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             learning_rate=rate * self.batch_size / batch if batch > 0 else rate,  # few learn as fast as many
             weight_decay=decay,
             warmup_epochs=WARMUP * epochs,
+            balanced=self.balanced,
             seed=int(check_random_state(self.random_state).randint(2**31)),
         )
         method = replace(
@@ -275,7 +279,10 @@ class VarConClassifier(ClassifierMixin, VarConEmbedding):
         projections = self._project(frozen.features(data.train))
         self.centroids_ = class_centroids(projections, labels, len(self.classes_)).numpy()
         seed = int(check_random_state(self.random_state).randint(2**31))
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).repeat(VIEWS)
+        chance = torch.Generator().manual_seed(seed)
+        order = torch.randperm(len(labels), generator=chance).repeat(VIEWS)
+        if self.balanced:
+            order = evenly(order, labels, chance)
         drawing = torch.Generator(frozen.device).manual_seed(seed)
         cosines = []
         for part in order.split(IMAGES_AT_ONCE):

@@ -31,6 +31,7 @@ class TrainSettings:
     epochs: int = 40
     batch_size: int = 128  # images per step, over all processes
     learning_rate: float = 0.4  # at batch size 256; scaled in proportion to the batch size
+    optimizer: Literal["sgd", "lars"] = "sgd"  # lars: a rate for each layer, for batches of thousands
     momentum: float = 0.9
     nesterov: bool = False  # look ahead along the momentum
     weight_decay: float = 2e-3  # spares biases, norms and epsilon
@@ -59,6 +60,8 @@ class TrainSettings:
             raise InputError(
                 "train.nesterov looks ahead along the momentum, which is 0; raise train.momentum"
             )
+        if self.nesterov and self.optimizer == "lars":
+            raise InputError("train.nesterov is for train.optimizer sgd; turn it off, or take sgd")
         if self.seed >= 2**32:
             raise InputError(f"train.seed is {self.seed}; it must be below 2**32")
         for name in ("weight_decay", "warmup_epochs", "seed", "checkpoint_seconds"):

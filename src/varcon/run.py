@@ -7,6 +7,7 @@ findings/ and report.html.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import platform
 import time
@@ -34,6 +35,7 @@ from varcon.core import (
     RunError,
 )
 from varcon.data import load
+from varcon.encoders.pretrained import start_from
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, check, fit
@@ -77,9 +79,9 @@ def train(
     check_folder(folder, recipe, resume)
     with distributed.process_group(pick_device(recipe.train.device)) as device, memory_errors():
         data = load(recipe.data, progress)
-        method = build_method(recipe, data)
-        check(method, recipe, data, distributed.world_size())
         begun = (folder / "last.ckpt").exists()
+        method = build_method(recipe, data, first_weights=not begun)
+        check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:
             folder.mkdir(parents=True, exist_ok=True)
             command = command or f"varcon train {folder / 'recipe.json'} --out {folder}-again"
@@ -122,6 +124,11 @@ def evaluate(
     where = torch.device(pick_device(device))
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
+    if not is_trained_on(folder, data):
+        raise InputError(
+            f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
+            f"on another data set: varcon evaluate {folder} --only transfer --target NAME=PATH"
+        )
     if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
         raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")
     encoder = load_encoder(recipe, weights, data)
@@ -177,11 +184,14 @@ def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = 
     return write_report(paths, Path(out) if out else beside / "report.html")
 
 
-def build_method(recipe: Recipe[Any], data: Data) -> Method:
-    """The recipe's method around its encoder, with weights that depend on the seed alone."""
+def build_method(recipe: Recipe[Any], data: Data, first_weights: bool = True) -> Method:
+    """The recipe's method around its encoder, with weights that depend on the seed alone, or the encoder's on
+    a file; `first_weights` spares reading that where others will take their place."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.train.seed)
         encoder = recipe.encoder.build(data.train.images.shape[1:])
+        if recipe.encoder.weights and first_weights:
+            start_from(encoder, Path(recipe.encoder.weights).expanduser())
         method = METHODS[recipe.method_name](encoder, recipe.method, len(data.classes))
     method.meet_classes(data.classes)
     return method
@@ -263,6 +273,13 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
                 f"{folder} holds a finished run without its checkpoint; there is nothing to resume"
             )
         check_recipe(recipe_to_dict(stored_recipe(folder)), recipe, folder)  # killed before its first save
+
+
+def is_trained_on(folder: Path, data: Data) -> bool:
+    """Whether these are the data of the run, as far as its record tells."""
+    facts = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
+    return all(facts.get(name, value) == value for name, value in now.items())
 
 
 def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str) -> dict[str, Any]:

@@ -52,7 +52,19 @@ COLUMNS = {
     "linear-augmented probe, last": ("linear-augmented", "last"),
     "own classifier": ("classifier", "top1"),
     "effective rank": ("rank", "effective_rank"),
+    "nearest centroid": ("centroid", "top1"),
+    "logistic regression": ("logistic", "top1"),
+    "Ward ARI": ("clustering", "ari"),
+    "Ward NMI": ("clustering", "nmi"),
+    "superclass of nearest class": ("similarity", "nearest_in_superclass"),
+    "mean tau2": ("temperature", "tau2_mean"),
+    "ECE, temperature fitted": ("calibration", "crossed_ece"),
+    "outliers, AUROC": ("outliers", "likelihood_auroc"),
+    "corrupted images": ("robustness", "mean"),
+    "fine-tuned, last": ("finetune", "last"),
 }
+FRACTIONS = ("Ward ARI", "Ward NMI", "superclass of nearest class", "mean tau2")  # of 1; the rest are percent
+SERIES = {"fewshot": "few-shot {}", "transfer": "transfer to {}"}  # whose scores are not known beforehand
 SPEED = "data set images/s"  # not views: a method with more of them is slower by its nature
 
 
@@ -63,9 +75,7 @@ def check_run(one: Planned, data: Data) -> None:
         if not (one.folder / "recipe.json").exists():
             return
     check_recipe(recipe_to_dict(run.stored_recipe(one.folder)), one.recipe, one.folder)
-    facts = json.loads((one.folder / "recipe.json").read_text(encoding="utf-8"))
-    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
-    if any(facts.get(name, value) != value for name, value in now.items()):
+    if not run.is_trained_on(one.folder, data):
         raise InputError(
             f"{one.folder} was trained on other data than lie at {one.recipe.data.path!r} now; "
             "restore those, or put the runs elsewhere with --out FOLDER"
@@ -84,12 +94,24 @@ def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: s
     except (RunError, InputError) as error:  # the other runs can do without this one
         return Result(planned.label, planned.seed, failed=str(error))
     rows = read_rows(folder / "metrics.jsonl")
-    scores = {
-        title: findings[name].scores[score] for title, (name, score) in COLUMNS.items() if name in findings
-    }
+    scores = headlines(findings)
     scores["minutes"] = rows[-1]["seconds"] / 60
     scores[SPEED] = statistics.median(row["images_per_second"] for row in rows)
     return Result(planned.label, planned.seed, scores)
+
+
+def headlines(findings: dict[str, Findings]) -> dict[str, float]:
+    """Of all that was found, the scores that a table has room for, by the titles of their columns."""
+    found = {
+        title: findings[name].scores[score]
+        for title, (name, score) in COLUMNS.items()
+        if name in findings and score in findings[name].scores
+    }
+    for name, title in SERIES.items():
+        if name in findings:
+            scores = findings[name].scores.items()
+            found |= {title.format(what): value for what, value in scores if "_error@" not in what}
+    return found
 
 
 def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
@@ -144,7 +166,9 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
 
 def table(results: list[Result], what: str) -> list[list[str]]:
     """A head and one row a label, which is a method or `what` else: mean, spread over the seeds, and cost."""
-    titles = [title for title in COLUMNS if any(title in result.scores for result in results)]
+    found = dict.fromkeys(title for result in results for title in result.scores)
+    titles = [*(title for title in COLUMNS if title in found)]
+    titles += [title for title in found if title not in (*COLUMNS, "minutes", SPEED)]
     rows = []
     for label in dict.fromkeys(result.label for result in results):
         own = [result.scores for result in results if result.label == label and not result.failed]
@@ -152,8 +176,9 @@ def table(results: list[Result], what: str) -> list[list[str]]:
         cells = [label]
         for title in titles:
             values = [scores[title] for scores in own if title in scores]
-            spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
-            cells.append(f"{statistics.fmean(values):.2f}{spread}" if values else "")
+            digits = 3 if title in FRACTIONS else 2
+            spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+            cells.append(f"{statistics.fmean(values):.{digits}f}{spread}" if values else "")
         cells.append(f"{statistics.fmean(scores['minutes'] for scores in own):.2f}" if own else "")
         cells.append(f"{statistics.fmean(scores[SPEED] for scores in own):,.0f}" if own else "")
         rows.append([*cells, f"{len(own)}, {failed} failed" if failed else str(len(own))])

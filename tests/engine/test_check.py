@@ -67,3 +67,14 @@ def test_a_refused_run_leaves_no_folder(tmp_path):
     with pytest.raises(InputError, match=r"augment\.views is 1"):
         train(replace(recipe, augment=replace(recipe.augment, views=1)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_class_alone(name, digits):
+    """What needs no labels learns from it."""
+    alone = replace(digits, classes=["0"], train=replace(digits.train, labels=digits.train.labels * 0))
+    if METHODS[name].uses_labels:
+        with pytest.raises(InputError, match=f"method {name} tells classes apart and the data have one alone"):
+            checked(name, alone)
+    else:
+        checked(name, alone)

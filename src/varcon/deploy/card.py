@@ -90,7 +90,7 @@ def scores_of(run: Path) -> dict[str, float]:
     scores: dict[str, float] = {}
     for title, (name, score) in runs.COLUMNS.items():
         path = run / "findings" / f"{name}.json"
-        if name != "rank" and path.exists():
+        if title not in runs.FRACTIONS and name != "rank" and path.exists():
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
             scores |= {title: found[score]} if score in found else {}
     return scores

@@ -30,7 +30,7 @@ from varcon.evaluations.store import FeatureStore
 from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
 from varcon.files import write_json
 from varcon.recipe import Recipe, recipe_to_dict
-from varcon.run import load_encoder, stored_recipe
+from varcon.run import is_trained_on, load_encoder, stored_recipe
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
@@ -141,9 +141,7 @@ def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> 
             f"{folder} is used for the first time and needs its training data once: {error}; if they have "
             "moved, say where with --data.path"
         ) from None
-    facts = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
-    if any(facts.get(name, value) != value for name, value in now.items()):
+    if not is_trained_on(folder, data):
         raise InputError(
             f"{folder} was trained on other data than lie at {source.path!r} now; say where those are with "
             "--data.path"

@@ -41,6 +41,9 @@ class EncoderSettings:
     stem: resnet.Stem = "small"
     """first layers: small, for images up to 64 pixels (3x3, or patches of 4), or imagenet (7x7 and pooling,
     or patches of 16)"""
+    weights: str = ""
+    """a file of weights to start from, in place of random ones: torchvision's, or a run's
+    encoder.safetensors"""
 
     def build(self, shape: Sequence[int] = (3, 32, 32)) -> Encoder:
         """`shape` is that of one sample: [3, H, W] of an image, [d] of a vector."""

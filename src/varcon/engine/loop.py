@@ -169,6 +169,10 @@ def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> No
         raise InputError(
             f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
         )
+    if method.uses_labels and len(data.classes) < 2:
+        raise InputError(
+            f"method {recipe.method_name} tells classes apart and the data have one alone; give it two or more"
+        )
     check_tracker(recipe)
     check_queues(method, batch_size)
     check_views(method, recipe)
@@ -218,8 +222,8 @@ def epoch_order(labels: Tensor, seed: int, epoch: int, balanced: bool = False) -
 
 def evenly(order: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
     """As many draws of each class as of any other, or one more; its images in turn, from a random one on."""
-    by_class = order[labels[order].argsort(stable=True)]
-    counts = labels.bincount()
+    own = labels[order]
+    by_class, counts = order[own.argsort(stable=True)], own.bincount()
     present = counts.nonzero().flatten()
     classes = present[torch.randperm(len(present), generator=generator)]  # some of them get one more
     turns = torch.arange(len(order))

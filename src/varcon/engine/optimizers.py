@@ -9,21 +9,30 @@ import torch
 from torch import Tensor
 
 from varcon.core import Method, Progress
+from varcon.engine.lars import LARS
 from varcon.recipe import TrainSettings
 
 
 def build_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optimizer:
-    """SGD in groups by weight decay and rate; each group keeps its own factor as `rate_scale`."""
-    groups: dict[tuple[float, float], list[torch.nn.Parameter]] = {}
+    """SGD or LARS in groups by weight decay and rate; each keeps its factor of the rate, `rate_scale`."""
+    groups: dict[tuple[bool, float], list[torch.nn.Parameter]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
             # Biases, norms and scalars such as epsilon have one dimension or none.
-            decay = settings.weight_decay if parameter.ndim > 1 else 0.0
-            groups.setdefault((decay, method.learning_rate_scale(name)), []).append(parameter)
+            is_matrix = parameter.ndim > 1
+            groups.setdefault((is_matrix, method.learning_rate_scale(name)), []).append(parameter)
     described: list[dict[str, Any]] = [
-        {"params": parameters, "weight_decay": decay, "rate_scale": scale}
-        for (decay, scale), parameters in groups.items()
+        {
+            "params": parameters,
+            "weight_decay": settings.weight_decay if is_matrix else 0.0,
+            "rate_scale": scale,
+        }
+        for (is_matrix, scale), parameters in groups.items()
     ]
+    if settings.optimizer == "lars":
+        for group in described:
+            group["adapt"] = group["params"][0].ndim > 1
+        return LARS(described, peak_rate(settings), settings.momentum)
     fused = True if next(method.parameters()).is_cuda else None  # there it takes its rate from the device
     return torch.optim.SGD(
         described,

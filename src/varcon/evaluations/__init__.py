@@ -21,7 +21,7 @@ from varcon.evaluations.real import ReaL
 from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.similarity import ClassSimilarity
 from varcon.evaluations.temperature import AdaptiveTemperature
-from varcon.evaluations.transfer import Transfer
+from varcon.evaluations.transfer import Target, Transfer
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,16 @@ class FurtherSettings:
     transfer: Transfer = field(default_factory=Transfer)
     finetune: FineTune = field(default_factory=FineTune)
     maps: Maps = field(default_factory=Maps)
+
+    def to_targets(self, targets: tuple[Target, ...]) -> FurtherSettings:
+        """That transfer to these, and fine-tune on the first."""
+        if not targets:
+            return self
+        return replace(
+            self,
+            transfer=replace(self.transfer, targets=targets),
+            finetune=replace(self.finetune, target=targets[0]),
+        )
 
     def at_temperature(self, method: Any) -> FurtherSettings:
         """With a method's own temperatures, where it has any, in place of the defaults."""

@@ -314,6 +314,7 @@ def test_neighbours_open_also_where_too_few_images_make_no_map(window, own, data
         window.open(address)
         window.wait("document.title !== 'varcon'")
         upload(window, data / "test/red/03.png")
+        assert texts(window, ".error") == []
         assert window.run("find('explore').hidden")
         assert texts(window, ".result h4") == ["Nearest images of few, with predicted classes"]
         window.run("document.querySelector('.result .images button').click()")
