@@ -77,7 +77,7 @@ def _products_kernel(
 
 
 @triton.jit
-def _statistics_kernel(
+def _known_statistics_kernel(
     weight, moments, spread, statistics, gamma, beta, running_mean, running_var, batches, rows, wide, narrow,
     momentum, epsilon, WIDE: tl.constexpr, NARROW: tl.constexpr,
 ):  # fmt: skip
@@ -311,7 +311,7 @@ class _ConvolveNorm(torch.autograd.Function):
         moments = products(x, x)
         spread = x.new_empty(wide, narrow, dtype=torch.float32)
         statistics = x.new_empty(3, wide, dtype=torch.float32)
-        _statistics_kernel[(triton.cdiv(wide, FEW),)](
+        _known_statistics_kernel[(triton.cdiv(wide, FEW),)](
             weight, moments, spread, statistics, gamma, beta, norm.running_mean, norm.running_var,
             norm.num_batches_tracked, rows, wide, narrow, norm.momentum, norm.eps, FEW, side(narrow, 64),
         )  # fmt: skip
