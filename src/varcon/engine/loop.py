@@ -171,7 +171,8 @@ def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> No
         )
     if method.uses_labels and len(data.classes) < 2:
         raise InputError(
-            f"method {recipe.method_name} tells classes apart and the data have one alone; give it two or more"
+            f"method {recipe.method_name} tells classes apart and the data have one alone; "
+            "give it two or more"
         )
     check_tracker(recipe)
     check_queues(method, batch_size)
