@@ -33,6 +33,7 @@ KINDS = {  # words in kernels' names, the first that fits
         "_weights_kernel",
         "_constant_kernel",
         "_known_statistics_kernel",
+        "_spread_kernel",
     ),
     "BatchNorm, ReLU, residual sum": (
         "_moments_kernel",

@@ -77,11 +77,28 @@ def _products_kernel(
 
 
 @triton.jit
+def _spread_kernel(weight, moments, spread, rows, wide, narrow, WIDE: tl.constexpr, NARROW: tl.constexpr):
+    """W sum(x x') / n."""
+    channel = tl.program_id(0) * WIDE + tl.arange(0, WIDE)
+    column = tl.program_id(1) * NARROW + tl.arange(0, NARROW)
+    product = tl.zeros([WIDE, NARROW], tl.float32)
+    for start in range(0, narrow, NARROW):
+        between = start + tl.arange(0, NARROW)
+        places, inside = tile_at(weight, wide, narrow, channel, between)
+        left = tl.load(places, mask=inside, other=0).to(tl.float32)
+        places, inside = tile_at(moments, narrow, narrow, between, column)
+        right = tl.load(places, mask=inside, other=0) / rows
+        product = tl.dot(left, right, product, input_precision="tf32x3")
+    places, inside = tile_at(spread, wide, narrow, channel, column)
+    tl.store(places, product, mask=inside)
+
+
+@triton.jit
 def _known_statistics_kernel(
     weight, moments, spread, statistics, gamma, beta, running_mean, running_var, batches, rows, wide, narrow,
     momentum, epsilon, WIDE: tl.constexpr, NARROW: tl.constexpr,
 ):  # fmt: skip
-    """Mean and variance of W x by those of x; `spread` is W C, which the backward pass asks for again.
+    """Mean and variance of W x by those of x; `spread` becomes W C, which the backward pass asks for again.
 
     `moments` is sum(x x') and sum(x). `statistics` gets 1 / deviation, and scale and shift of the result.
     """
@@ -98,20 +115,13 @@ def _known_statistics_kernel(
     variance = tl.zeros([WIDE], tl.float32)
     for start in range(0, narrow, NARROW):
         column = start + tl.arange(0, NARROW)
-        product = tl.zeros([WIDE, NARROW], tl.float32)
-        for depth in range(0, narrow, NARROW):
-            between = depth + tl.arange(0, NARROW)
-            places, inside = tile_at(weight, wide, narrow, channel, between)
-            left = tl.load(places, mask=inside, other=0).to(tl.float32)
-            places, inside = tile_at(moments, narrow, narrow, between, column)
-            right = tl.load(places, mask=inside, other=0) / rows
-            product = tl.dot(left, right, product, input_precision="tf32x3")
         centre = tl.load(moments + narrow * narrow + column, mask=column < narrow, other=0) / rows
-        product -= mean[:, None] * centre[None, :]
-        places, inside = tile_at(spread, wide, narrow, channel, column)
-        tl.store(places, product, mask=inside)
         places, inside = tile_at(weight, wide, narrow, channel, column)
-        variance += tl.sum(product * tl.load(places, mask=inside, other=0).to(tl.float32), 1)
+        own = tl.load(places, mask=inside, other=0).to(tl.float32)
+        places, inside = tile_at(spread, wide, narrow, channel, column)
+        product = tl.load(places, mask=inside, other=0) - mean[:, None] * centre[None, :]
+        tl.store(places, product, mask=inside)
+        variance += tl.sum(product * own, 1)
     variance = tl.maximum(variance, 0.0)
     inverse = 1 / tl.sqrt(variance + epsilon)
     scale = tl.load(gamma + channel, mask=exists, other=0) * inverse
@@ -311,9 +321,13 @@ class _ConvolveNorm(torch.autograd.Function):
         moments = products(x, x)
         spread = x.new_empty(wide, narrow, dtype=torch.float32)
         statistics = x.new_empty(3, wide, dtype=torch.float32)
+        square = side(narrow, 64)
+        _spread_kernel[(triton.cdiv(wide, square), triton.cdiv(narrow, square))](
+            weight, moments, spread, rows, wide, narrow, square, square
+        )
         _known_statistics_kernel[(triton.cdiv(wide, FEW),)](
             weight, moments, spread, statistics, gamma, beta, norm.running_mean, norm.running_var,
-            norm.num_batches_tracked, rows, wide, narrow, norm.momentum, norm.eps, FEW, side(narrow, 64),
+            norm.num_batches_tracked, rows, wide, narrow, norm.momentum, norm.eps, FEW, side(narrow, 256),
         )  # fmt: skip
         y = torch.empty_like(x[:, :1].expand(-1, wide, -1, -1), memory_format=torch.channels_last)
         alive = x.new_empty(rows, wide // 8, dtype=torch.uint8) if add else None
@@ -349,12 +363,12 @@ class _ConvolveNorm(torch.autograd.Function):
         by_gamma, by_beta = x.new_empty(2, wide, dtype=torch.float32)
         _weights_kernel[(triton.cdiv(wide, FEW),)](
             weight, moments, of_g, spread, statistics, by_weight, by_gamma, by_beta, scaled, bent, rows, wide,
-            narrow, FEW, side(narrow, 64),
+            narrow, FEW, side(narrow, 256),
         )  # fmt: skip
         square = weight.view(wide, narrow).T @ bent.view(wide, narrow)
         constant = x.new_empty(narrow, dtype=torch.float32)
         _constant_kernel[(triton.cdiv(narrow, FEW),)](
-            of_g, moments, scaled, square, constant, rows, wide, narrow, 64, FEW
+            of_g, moments, scaled, square, constant, rows, wide, narrow, 256, FEW
         )
         by_x = torch.empty_like(x)
         tiling, block = BACKWARD, side(narrow, BACKWARD.wide)
