@@ -20,6 +20,7 @@ from varcon import run
 from varcon.arguments import Demo, Evaluate, Report, Train, parse
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
+from varcon.encoders import FOR_VECTORS
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import (
@@ -170,7 +171,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
     default = Evaluate(run=folder or tyro.MISSING, settings=recipe.evaluate, further=further)
     # A setting that is itself settings, or none, would else become a command of its own.
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
-    only = chosen_evaluations(chosen.only)
+    only = chosen_evaluations(chosen.only, of_vectors=recipe.encoder.name in FOR_VECTORS)
     further = chosen.further.to_targets(tuple(parse_target(text) for text in chosen.target))
     with Bar(console, "judging") as bar:
         found = run.evaluate(
