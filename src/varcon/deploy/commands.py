@@ -177,11 +177,10 @@ def search(arguments: list[str], console: Console) -> None:
     from varcon.deploy.images import read_blocks
     from varcon.deploy.index import open_index
 
-    broken = 0
     with beside(console, "searching") as aside:
         model = load(chosen, aside.progress)
         index = open_index(model, chosen.index, aside.progress)
-        aside.warn(index.broken)
+        broken = aside.warn(index.broken)
         for block in read_blocks(files, model.config.image_size):
             found = index.search(model.embed_pixels(block.pixels), chosen.top)
             for file, hits in zip(block.files, found, strict=True):
@@ -189,7 +188,7 @@ def search(arguments: list[str], console: Console) -> None:
                 for cosine, hit in hits:
                     console.out(f"  {cosine:.4f}  {hit}", highlight=False)
             broken += aside.warn(block.broken.values())
-    count_broken(broken, len(files))
+    count_broken(broken, len(files) + len(index.entries))
 
 
 def export(arguments: list[str], console: Console) -> None:
