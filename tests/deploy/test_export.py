@@ -84,6 +84,17 @@ def test_the_example_predicts_the_same_where_this_package_and_torch_are_absent(
         same(one, wanted)
 
 
+@pytest.mark.parametrize("name", ["nowhere.jpg", "broken.png"])
+def test_the_example_says_in_one_sentence_what_it_cannot_read(exported, zoo, name):
+    (zoo / "broken.png").write_text("no image")
+    code = ALONE.format(arguments=[str(exported["onnx"] / "use_model.py"), "plain.png", name])
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=zoo, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["path"] == "plain.png"
+    assert done.stderr.startswith(f"there is no prediction of {name}: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_example_takes_a_program_of_torch_too(exported, model, zoo):
     files = [str(file) for file in find_images([zoo])]
     found = use_model.Model(exported["pt2"]).predict(files, top=2)
