@@ -109,6 +109,8 @@ def test_resuming_takes_nothing_for_a_beginning_that_is_none(trained, here, caps
     (here / "notes").mkdir()
     (here / "notes/metrics.jsonl").write_text("mine")
     refused(capsys, here, [*again, "notes"], "exists and is not a run")
+    assert main([*again, "copi"]) == 0  # which may be a mistake
+    assert "there is no copi yet: the run begins" in "".join(capsys.readouterr())
 
 
 def test_a_runs_own_recipe_resumes_it(trained, here):

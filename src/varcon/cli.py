@@ -114,6 +114,8 @@ def train(arguments: list[str], console: Console) -> None:
     folder = chosen.out or run.RUNS / run.run_name(path)
     if chosen.resume and path.name == "recipe.json" and not chosen.out:
         folder = path.parent  # a run's own recipe names the run
+    if chosen.resume and not folder.exists():
+        console.print(f"there is no {folder} yet: the run begins", soft_wrap=True)
     command = train_command(arguments)
     train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
     console.print(f"next: varcon evaluate {folder}", soft_wrap=True)
