@@ -1,7 +1,7 @@
 """Runs the notebooks and writes them back with their outputs.
 
-    python notebooks/execute.py              # all of them
-    python notebooks/execute.py 01*.ipynb    # this one
+    python notebooks/execute.py                          # all of them
+    python notebooks/execute.py notebooks/01*.ipynb      # this one
 
 What depends on the machine or the moment is left out, so that a second run changes little.
 """

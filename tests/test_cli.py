@@ -109,6 +109,8 @@ def test_resuming_takes_nothing_for_a_beginning_that_is_none(trained, here, caps
     (here / "notes").mkdir()
     (here / "notes/metrics.jsonl").write_text("mine")
     refused(capsys, here, [*again, "notes"], "exists and is not a run")
+    assert main([*again, "copi"]) == 0  # which may be a mistake
+    assert "there is no copi yet: the run begins" in "".join(capsys.readouterr())
 
 
 def test_a_runs_own_recipe_resumes_it(trained, here):
@@ -152,6 +154,12 @@ def test_mistakes_in_recipes(here, capsys):
     )
     refused(capsys, here, toml(here, "[method]\nname = 'supkon'"), "no method 'supkon'", "methods: varcon")
     refused(capsys, here, ["train", "mime.toml"], "there is no recipe mime.toml", "'mine.toml'")
+    (here / "my pets").mkdir()
+    words = "my pets is a folder, not a recipe", "varcon train --data 'my pets'"
+    refused(capsys, here, ["train", "my pets"], *words)
+    (here / "old").mkdir()
+    (here / "old/recipe.json").write_text("{}")
+    refused(capsys, here, ["train", "old"], "old is a folder", "the recipe of this run is old/recipe.json")
     refused(capsys, here, ["train"], "train needs a recipe")
     refused(capsys, here, ["trian"], "did you mean 'train'?")
     refused(capsys, here, toml(here, "[train]\nbatch_size = 5000"), "only 1297 training images", "lower it")
@@ -288,3 +296,11 @@ def test_demo(here, capsys, monkeypatch):
         page = (here / folder / "report.html").read_text()
         assert "98.20" in page
         assert len(page) < 3_000_000
+
+
+def test_the_help_of_train_tells_what_is_no_flag(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "but for method.name, which stands in the recipe" in told
+    assert "--method.name" not in told

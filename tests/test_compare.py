@@ -421,6 +421,11 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path, capsys):
         ("out", ["--only", "clusters"], "there is no evaluation 'clusters'"),
         ("out", ["--only", "transfer"], "say where to with --target NAME=PATH"),
         ("out", ["--only", "transfer", "--target", "flowers"], "NAME=PATH"),
+        (
+            "out",
+            ["--only", "transfer", "--target", "flowers=nowhere"],
+            "there is no nowhere; correct the path",
+        ),
         ("taken", ["--methods", "varcon,ce"], "ce-seed0 exists and is not a run"),
         ("few.npz", ["--methods", "varcon"], "few.npz is a run or a file"),
     ):

@@ -91,8 +91,11 @@ def test_files_that_hold_no_recipe(tmp_path):
     (tmp_path / "other.json").write_text("[1, 2]")
     with pytest.raises(InputError, match="holds no recipe"):
         load_recipe(tmp_path / "other.json")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="is a folder, not a recipe"):
         load_recipe(tmp_path)
+    (tmp_path / "image.toml").write_bytes(b"\xff\xd8")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_recipe(tmp_path / "image.toml")
 
 
 def test_differences_name_the_setting():

@@ -100,6 +100,14 @@ def test_reports_need_runs():
         varcon.report([])
 
 
+def test_a_report_replaces_only_a_page(tmp_path):
+    script = tmp_path / "make.py"
+    script.write_text("print(1)")
+    with pytest.raises(InputError, match=r"make.py should end in .html or .htm"):
+        varcon.report([tmp_path / "a", tmp_path / "b"], script)
+    assert script.read_text() == "print(1)"
+
+
 def test_settings_may_differ_from_the_recipe(tmp_path):
     write_npz(tmp_path / "few.npz")
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK, evaluate=BRIEF)

@@ -101,17 +101,82 @@ def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
     assert "19 images of 2 classes, 4 of them held out" in out and "recipe: runs/pets.toml" in out
     assert (tmp_path / "runs/pets/encoder.safetensors").exists()
     text = (tmp_path / "runs/pets.toml").read_text()
-    assert text.startswith("# varcon train runs/pets.toml\n#\n# 19 images of 2 classes")
+    command = "varcon train runs/pets.toml --train.epochs 1 --train.device cpu"
+    assert text.startswith(f"# {command}\n#\n# 19 images of 2 classes")
     assert load_recipe("runs/pets.toml").data.path == "pets"
-    assert "varcon train runs/pets.toml --train.epochs 1" in (tmp_path / "runs/pets/recipe.json").read_text()
+    assert command in (tmp_path / "runs/pets/recipe.json").read_text()
     assert main(["train", "--data=pets", *few]) == 2
     assert "runs/pets already holds a run: add --resume" in capsys.readouterr().err
     (tmp_path / "runs/pets.toml").write_text(text + "# mine\n")
     assert main(["train", "--data", "pets", *few]) == 2
     assert "runs/pets.toml is there already and differs" in capsys.readouterr().err
     assert (tmp_path / "runs/pets.toml").read_text().endswith("# mine\n")
-    assert main(["train", "--data"]) == 2
-    assert "--data needs a folder of images" in capsys.readouterr().err
+    for flags in (["--data"], ["--out", "runs/x", "--data"], ["--data", "--out", "runs/x"]):
+        assert main(["train", *flags]) == 2
+        assert "--data needs a folder of images" in capsys.readouterr().err
+
+
+def test_flags_that_replace_what_was_chosen_are_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["--train.epochs=1", "--train.device", "cpu", "--data.image-size", "10"]
+    assert main(["train", "--data", "pets", *few]) == 0
+    told = next(line for line in capsys.readouterr().out.splitlines() if "Flags replace" in line)
+    assert "train.epochs 1 instead of 60" in told and "data.image_size 10 instead of 8" in told
+    assert "encoder" not in told
+    text = (tmp_path / "runs/pets.toml").read_text()
+    assert main(["train", "--data", "pets", "--train.device", "cpu"]) == 2  # other flags, the same choice
+    assert "runs/pets already holds a run" in capsys.readouterr().err
+    assert (tmp_path / "runs/pets.toml").read_text() == text
+    with pytest.raises(SystemExit):  # a flag that does not exist
+        main(["train", "--data", "pets", "--out", "runs/b", "--train.epoch", "1"])
+    assert not (tmp_path / "runs/b.toml").exists()
+
+
+def test_the_recipe_lies_beside_the_run(tmp_path, monkeypatch, capsys):
+    """Two folders of one name do not get into each other's way, wherever --data stands."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("A", "B"):
+        make(tmp_path / name / "data", {"cat": 10, "dog": 9}, side=8)
+    few = ["--train.epochs", "1", "--train.device", "cpu"]
+    assert main(["train", "--data", "A/data", *few]) == 0
+    capsys.readouterr()
+    assert main(["train", "--data", "B/data", *few]) == 2
+    error = capsys.readouterr().err
+    assert "runs/data.toml is there already and is for the images of A/data, not of B/data" in error
+    assert "--out FOLDER" in error and error.count("\n") == 1
+    assert main(["train", "--out", "runs/bdata", *few, "--data", "B/data"]) == 0
+    assert load_recipe("runs/bdata.toml").data.path == "B/data"
+    assert (tmp_path / "runs/bdata/encoder.safetensors").exists()
+    (tmp_path / "runs/bdata.toml").write_text("edited\n")
+    assert main(["train", "--data", "B/data", "--out=runs/bdata"]) == 2
+    assert "`varcon train runs/bdata.toml --out=runs/bdata`, or remove it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("start", "flags"),
+    [
+        ("pets", ["--data", "."]),
+        ("pets", ["--data", "../pets", "--out", "mine"]),
+        (".", ["--out", "pets/new/run", "--data", "pets"]),
+        (".", ["--data=pets", "--out=pets"]),
+    ],
+)
+def test_a_run_is_not_put_among_the_images(tmp_path, monkeypatch, capsys, start, flags):
+    make(tmp_path / "pets", {"cat": 3, "dog": 3})
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path / start)
+    assert main(["train", *flags]) == 2
+    error = capsys.readouterr().err
+    assert "would lie inside the folder of images" in error and "--out" in error
+    assert error.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_recipe_and_a_folder_at_once(tmp_path, capsys):
+    make(tmp_path / "pets", {"cat": 3, "dog": 3})
+    assert main(["train", "mine.toml", "--data", str(tmp_path / "pets")]) == 2
+    assert "mine.toml is given too; leave out one of them" in capsys.readouterr().err
 
 
 def test_what_cannot_be(tmp_path):

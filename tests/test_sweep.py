@@ -101,6 +101,7 @@ def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
         ),
         (["--set", "train.epochs=1", "--set", "train.epochs=2"], "--set names train.epochs twice"),
         (["--seeds", "0,x"], "--seeds is '0,x'"),
+        ([], "sweep needs settings to vary, for example: --set train.epochs=50,100"),
     ],
 )
 def test_mistakes(flags, words, tmp_path, capsys):

@@ -68,3 +68,25 @@ def test_a_wide_table_keeps_its_numbers_whole():
     terminal.show([["", *"abcdefghij"], ["a row with a long name", *numbers]], console)
     assert all(number in console.file.getvalue() for number in numbers)
     assert console.width == 40
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_a_table_with_long_heads_keeps_its_cells_whole(width):
+    """Heads wrap between words where there is room for the longest."""
+    head = [
+        "method",
+        "kNN top-1",
+        "linear probe, last",
+        "own classifier",
+        "minutes a run",
+        "images/s",
+        "seeds",
+    ]
+    rows = [["varcon-gpaco", "99.47 ± 0.12", "99.13 ± 0.12", "33.00 ± 0.50", "0.20", "12,345", "0, 1 failed"]]
+    output = io.StringIO()
+    terminal.show([head, *rows], Console(file=output, width=width, force_terminal=False))
+    lines = output.getvalue().splitlines()
+    assert any(all(cell in line for cell in rows[0]) for line in lines)
+    if width >= 100:
+        assert all(any(word in line for line in lines) for title in head for word in title.split())
+    assert len({len(line) for line in lines}) == 1

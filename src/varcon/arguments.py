@@ -16,7 +16,11 @@ from varcon.recipe import MethodSettings, Recipe
 
 @dataclass
 class Train(Generic[MethodSettings]):
-    """Train the encoder a recipe describes. Every setting of the recipe is a flag that overrides it."""
+    """Train the encoder a recipe describes. Every setting of the recipe is a flag that overrides it, but for
+    method.name, which stands in the recipe.
+
+    In place of RECIPE, --data FOLDER chooses one for a folder of images and writes it beside the run.
+    """
 
     recipe: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RECIPE")]
     """a .toml recipe, or the recipe.json of an earlier run"""

@@ -20,6 +20,7 @@ from varcon import run
 from varcon.arguments import Demo, Evaluate, Report, Train, parse
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
+from varcon.encoders import FOR_VECTORS
 from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import (
@@ -28,9 +29,9 @@ from varcon.evaluations import (
     FurtherSettings,
     chosen_evaluations,
 )
-from varcon.evaluations.transfer import parse_target
+from varcon.evaluations.transfer import given_target
 from varcon.files import write_text
-from varcon.recipe import DIGITS, Recipe, did_you_mean, load_recipe
+from varcon.recipe import DIGITS, Recipe, did_you_mean, differences, load_recipe, recipe_to_dict
 from varcon.suggest import suggest, used_device
 from varcon.terminal import Bar, findings_table, score_table
 
@@ -97,51 +98,114 @@ def say(error: object, code: int) -> int:
 
 def train(arguments: list[str], console: Console) -> None:
     wants_help = any(a in ("-h", "--help") for a in arguments)
-    if arguments and arguments[0].partition("=")[0] == "--data" and not wants_help:
-        arguments = with_suggested_recipe(arguments, console)
-    if not arguments or (arguments[0].startswith("-") and not wants_help):
+    if any(a.partition("=")[0] == "--data" for a in arguments) and not wants_help:
+        recipe, arguments = with_suggested_recipe(arguments, console)
+    elif arguments and not arguments[0].startswith("-"):
+        recipe = load_recipe(arguments[0])
+    elif wants_help:
+        recipe = Recipe()
+    else:
         raise InputError(
             "train needs a recipe first, for example: varcon train recipes/digits/varcon.toml; "
             "or a folder of images: varcon train --data FOLDER"
         )
-    named = not arguments[0].startswith("-")
-    recipe = load_recipe(arguments[0]) if named else Recipe()
-    default: Train[Any] = Train(recipe=arguments[0] if named else tyro.MISSING, settings=recipe)
-    of_this_method: Any = Train
-    chosen = parse(of_this_method[type(recipe.method)], "train", arguments, default=default)
+    chosen = parse_train(recipe, arguments)
     path = Path(chosen.recipe)
     folder = chosen.out or run.RUNS / run.run_name(path)
     if chosen.resume and path.name == "recipe.json" and not chosen.out:
         folder = path.parent  # a run's own recipe names the run
-    command = shlex.join([*launcher(), "train", *(a for a in arguments if a != "--resume")])
+    if chosen.resume and not folder.exists():
+        console.print(f"there is no {folder} yet: the run begins", soft_wrap=True)
+    command = train_command(arguments)
     train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
     console.print(f"next: varcon evaluate {folder}", soft_wrap=True)
 
 
-def with_suggested_recipe(arguments: list[str], console: Console) -> list[str]:
-    """`--data FOLDER ...` as `RECIPE ...`: a recipe is chosen for the folder and written, to be edited."""
-    _, equals, folder = arguments[0].partition("=")
-    if not equals and len(arguments) < 2:
+def parse_train(recipe: Recipe[Any], arguments: list[str]) -> Train[Any]:
+    """The recipe's settings, but for those that the flags give."""
+    named = not arguments[0].startswith("-")
+    default: Train[Any] = Train(recipe=arguments[0] if named else tyro.MISSING, settings=recipe)
+    of_this_method: Any = Train
+    chosen: Train[Any] = parse(of_this_method[type(recipe.method)], "train", arguments, default=default)
+    return chosen
+
+
+def train_command(arguments: list[str]) -> str:
+    """What begins this run."""
+    return shlex.join([*launcher(), "train", *(a for a in arguments if a != "--resume")])
+
+
+def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recipe[Any], list[str]]:
+    """A recipe that is chosen for the folder of --data and written, to be edited; and the arguments with
+    the written file in place of the folder."""
+    data, rest = take_flag("--data", arguments)
+    if not data or data.startswith("--"):
         raise InputError("--data needs a folder of images, for example: varcon train --data photos")
-    folder, rest = (folder, arguments[1:]) if equals else (arguments[1], arguments[2:])
-    path = Path(folder).expanduser()
-    device = next((value for flag, value in itertools.pairwise(rest) if flag == "--train.device"), "auto")
-    with Bar(console, "looking at the images") as bar:
-        found = suggest(path, used_device(device), bar.progress)
-    target = run.RUNS / f"{path.resolve().name}.toml"
-    text = found.as_recipe_file(f"varcon train {shlex.quote(str(target))}")
-    if target.exists() and target.read_text(encoding="utf-8") != text:
+    path = Path(data).expanduser()
+    if not arguments[0].startswith("-"):
         raise InputError(
-            f"{target} is there already and differs from what would be chosen now; train by it with "
-            f"`varcon train {shlex.quote(str(target))}`, or remove it"
+            f"--data chooses a recipe for {path}, but {arguments[0]} is given too; leave out one of them, or "
+            f"train by the recipe on these images with --data.name folder --data.path {shlex.quote(data)}"
         )
+    out = take_flag("--out", rest)[0]
+    folder = Path(out) if out else run.RUNS / path.resolve().name
+    if folder.resolve().is_relative_to(path.resolve()):
+        raise InputError(
+            f"the run's folder {folder} would lie inside the folder of images {path}; start from another "
+            "folder, or give one elsewhere with --out"
+        )
+    target = folder.parent / f"{folder.resolve().name}.toml"
+    arguments = [str(target), *rest]
+    with Bar(console, "looking at the images") as bar:
+        found = suggest(path, used_device(take_flag("--train.device", rest)[0] or "auto"), bar.progress)
+    settings = parse_train(found.recipe, arguments).settings
+    text = found.as_recipe_file(train_command(arguments))
+    if target.exists():
+        refuse_other_recipe(target, text, path, arguments)
     for reason in found.reasons:
-        console.print(f"  {reason}", soft_wrap=True)
-    if PROCESS == "0":
+        console.print(f"  {reason}", soft_wrap=True, markup=False)
+    changed = differences(recipe_to_dict(found.recipe), recipe_to_dict(settings))
+    if changed:
+        told = ", ".join(f"{name} {ours} instead of {chosen}" for name, (chosen, ours) in changed.items())
+        console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True, markup=False)
+    if PROCESS == "0" and not (target.exists() and folder.exists()):  # its head tells how a run was begun
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, text)
     console.print(f"recipe: {target} (edit it, and train again with another --out)", soft_wrap=True)
-    return [str(target), *rest]
+    return found.recipe, arguments
+
+
+def take_flag(flag: str, arguments: list[str]) -> tuple[str | None, list[str]]:
+    """The value of a flag, the last if it is given several times, and the arguments without it."""
+    value, rest = None, []
+    remaining = iter(arguments)
+    for argument in remaining:
+        name, equals, given = argument.partition("=")
+        if name == flag:
+            value = given if equals else next(remaining, None)
+        else:
+            rest.append(argument)
+    return value, rest
+
+
+def refuse_other_recipe(target: Path, text: str, images: Path, arguments: list[str]) -> None:
+    """A recipe file may be the user's work: it stays unless it is what was chosen, whatever the flags."""
+    there = target.read_text(encoding="utf-8")
+    if there.partition("\n")[2] == text.partition("\n")[2]:  # all but the command
+        return
+    try:
+        of = load_recipe(target).data.path
+    except InputError:  # edited, and not yet a recipe
+        of = str(images)
+    if Path(of).expanduser().resolve() != images.resolve():
+        raise InputError(
+            f"{target} is there already and is for the images of {of or 'another data set'}, "
+            f"not of {images}; give these a run of another name with --out FOLDER"
+        )
+    raise InputError(
+        f"{target} is there already and differs from what would be chosen now; train by it with "
+        f"`{shlex.join([*launcher(), 'train', *arguments])}`, or remove it"
+    )
 
 
 def launcher() -> list[str]:
@@ -170,8 +234,8 @@ def evaluate(arguments: list[str], console: Console) -> None:
     default = Evaluate(run=folder or tyro.MISSING, settings=recipe.evaluate, further=further)
     # A setting that is itself settings, or none, would else become a command of its own.
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
-    only = chosen_evaluations(chosen.only)
-    further = chosen.further.to_targets(tuple(parse_target(text) for text in chosen.target))
+    only = chosen_evaluations(chosen.only, of_vectors=recipe.encoder.name in FOR_VECTORS)
+    further = chosen.further.to_targets(tuple(given_target(text) for text in chosen.target))
     with Bar(console, "judging") as bar:
         found = run.evaluate(
             chosen.run,

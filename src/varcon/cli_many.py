@@ -22,7 +22,7 @@ from varcon.arguments import Compare, Reproduce, Sweep, parse
 from varcon.core import Data, InputError, RunError
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import FurtherSettings, chosen_evaluations
-from varcon.evaluations.transfer import Target, parse_target
+from varcon.evaluations.transfer import Target, given_target
 from varcon.recipe import load_recipe
 from varcon.reproduce import Setup
 from varcon.runs import Planned, Result
@@ -63,7 +63,7 @@ class Judges(NamedTuple):
 
 
 def read_judges(only: str, targets: tuple[str, ...]) -> Judges:
-    judges = Judges(chosen_evaluations(only), tuple(parse_target(text) for text in targets))
+    judges = Judges(chosen_evaluations(only), tuple(given_target(text) for text in targets))
     if "transfer" in judges.names and not targets:
         raise InputError("--only names transfer; say where to with --target NAME=PATH")
     return judges
@@ -163,7 +163,7 @@ def reproduce(arguments: list[str], console: Console) -> None:
     out = chosen.out or run.RUNS / f"reproduce-{chosen.scale}{ending}"
     if (out / "recipe.json").exists() or out.is_file():
         raise InputError(f"{out} is a run or a file; put the tables elsewhere with --out FOLDER")
-    targets = tuple(parse_target(text) for text in chosen.target)
+    targets = tuple(given_target(text) for text in chosen.target)
     command = shlex.join(["varcon", "reproduce", *arguments])
     failed = []
     with going_on_with(command):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import shlex
 import tomllib
 import types
 from collections.abc import Iterable
@@ -99,6 +100,14 @@ DIGITS: Recipe[Any] = Recipe(augment=AugmentSettings(flip=0.0, crop_area=(0.6, 1
 def load_recipe(path: str | Path) -> Recipe[Any]:
     """Reads a recipe from a .toml file, or from the recipe.json of a run."""
     path = Path(path)
+    if path.is_dir():
+        of_run = path / "recipe.json"
+        cure = (
+            f"the recipe of this run is {of_run}"
+            if of_run.exists()
+            else f"for a folder of images: {shlex.join(['varcon', 'train', '--data', str(path)])}"
+        )
+        raise InputError(f"{path} is a folder, not a recipe; {cure}")
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

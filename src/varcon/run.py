@@ -179,6 +179,8 @@ def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = 
     several = [folders] if isinstance(folders, str | Path) else list(folders)
     if not several:
         raise InputError("a report needs at least one run folder")
+    if out and Path(out).suffix not in (".html", ".htm"):  # a slip must not replace a script or a picture
+        raise InputError(f"the report {out} should end in .html or .htm")
     paths = [Path(folder) for folder in several]
     beside = paths[0] if len(paths) == 1 else paths[0].parent
     return write_report(paths, Path(out) if out else beside / "report.html")

@@ -354,6 +354,14 @@ def test_interrupt_in_progress_stops_the_work() -> None:
     assert len(begun) < 50_000
 
 
+def test_images_deeper_down_are_of_the_class_too(tmp_path: Path) -> None:
+    for place in ("cat/1.png", "cat/indoors/2.png", "cat/.small/1.png", "dog/a/b/3.png", "dog/4.png"):
+        save(tmp_path / "train" / place, noise(8, 8))
+        save(tmp_path / "test" / place, noise(8, 8))
+    data = load_folder(str(tmp_path))
+    assert data.train.labels.tolist() == [0, 0, 1, 1]
+
+
 # ---- real photographs ----
 
 

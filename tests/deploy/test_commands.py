@@ -100,6 +100,15 @@ def test_search_shows_the_nearest_and_keeps_an_index(here, data, capsys):
     assert "indexing" not in again.err
 
 
+def test_a_broken_image_where_search_looks_is_one_line_and_the_exit_code(here, capsys):
+    for _ in range(2):  # by an index that was kept, too
+        assert main(["search", "run", "zoo/large.jpg", "--index", "zoo", "--top", "1"]) == 1
+        shown = capsys.readouterr()
+        assert shown.out == "zoo/large.jpg\n  1.0000  zoo/large.jpg\n"
+        assert shown.err.count("zoo/broken.png cannot be read") == 1
+        assert "1 of 14 images could not be read" in shown.err
+
+
 def test_export_lists_what_it_wrote_and_the_result_predicts(here, capsys):
     assert main(["export", "run", "--to", "hub", "-o", "shared"]) == 0
     shown = capsys.readouterr().out
@@ -122,7 +131,10 @@ def test_export_lists_what_it_wrote_and_the_result_predicts(here, capsys):
         (["predict", "zoo", "zoo"], "neither a run nor an exported model"),
         (["predict", "run", "zoo", "--top", "0"], "--top is 0"),
         (["predict", "run", "zoo", "--json", "a", "--csv", "b"], "either --json or --csv"),
-        (["predict", "run", "zoo", "--json", "nowhere/a"], "no folder nowhere to write a into"),
+        (["predict", "run", "zoo", "--json", "nowhere/a.json"], "no folder nowhere to write a.json into"),
+        (["predict", "run", "--json", "zoo/plain.png", "zoo/grey.png"], "should end in .json or .jsonl"),
+        (["predict", "run", "--csv", "zoo/plain.png", "zoo/grey.png"], "should end in .csv"),
+        (["predict", "run", "zoo", "--csv", "a.json"], "a.json should end in .csv"),
         (["embed", "run", "zoo", "-o", "a.txt"], "should end in .npz or .parquet"),
         (["embed", "run", "zoo", "-o", "nowhere/a.npz"], "no folder nowhere"),
         (["search", "run", "zoo/plain.png", "--index", "nowhere"], "there is no folder nowhere to search"),

@@ -7,18 +7,19 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import varcon
 from varcon.core import InputError, RunError
 from varcon.deploy import export as exporting
 from varcon.deploy import use_model
-from varcon.deploy.card import code_for
+from varcon.deploy.card import code_for, code_for_timm
 from varcon.deploy.config import Config
 from varcon.deploy.export import FORMATS, export
 from varcon.deploy.images import find_images
@@ -81,6 +82,17 @@ def test_the_example_predicts_the_same_where_this_package_and_torch_are_absent(
     assert [one["path"] for one in found] == files
     for one, wanted in zip(found, model.predict(files), strict=True):
         same(one, wanted)
+
+
+@pytest.mark.parametrize("name", ["nowhere.jpg", "broken.png"])
+def test_the_example_says_in_one_sentence_what_it_cannot_read(exported, zoo, name):
+    (zoo / "broken.png").write_text("no image")
+    code = ALONE.format(arguments=[str(exported["onnx"] / "use_model.py"), "plain.png", name])
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=zoo, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["path"] == "plain.png"
+    assert done.stderr.startswith(f"there is no prediction of {name}: ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_example_takes_a_program_of_torch_too(exported, model, zoo):
@@ -187,6 +199,38 @@ def test_code_is_given_for_what_torchvision_and_timm_have():
     assert "num_heads=3" in code("vit_tiny", "small", 32)
     assert code("vit_tiny", "small", 48) == ""  # its position embedding is stretched
     assert code("small", "small", 32) == ""
+
+
+def test_the_cards_code_renames_a_vision_transformer_for_timm(monkeypatch, tmp_path):
+    """To timm's published names, with no weight lost or changed."""
+    settings = EncoderSettings("vit_tiny", "small")
+    encoder = settings.build()
+    save_file(encoder.state_dict(), tmp_path / "model.safetensors")
+    timm = types.ModuleType("timm")
+    timm.create_model = Mock()
+    monkeypatch.setitem(sys.modules, "timm", timm)
+    monkeypatch.chdir(tmp_path)
+    exec(code_for_timm(encoder, config_of(settings, 32)), {})
+    timm.create_model.assert_called_once_with(
+        "vit_tiny_patch16_224", img_size=32, patch_size=4, num_classes=0
+    )
+    (given,) = timm.create_model().load_state_dict.call_args.args
+    parts = ("norm1", "attn.qkv", "attn.proj", "norm2", "mlp.fc1", "mlp.fc2")
+    layers = ["patch_embed.proj", "norm", *(f"blocks.{n}.{part}" for n in range(12) for part in parts)]
+    names = {
+        "cls_token",
+        "pos_embed",
+        *(f"{layer}.{kind}" for layer in layers for kind in ("weight", "bias")),
+    }
+    assert set(given) == names
+    assert torch.equal(
+        given["blocks.7.attn.qkv.weight"],
+        encoder.encoder.layers.encoder_layer_7.self_attention.in_proj_weight,
+    )
+    assert code_for_timm(encoder, config_of(settings, 48)) == ""
+    assert (
+        code_for_timm(EncoderSettings("resnet18").build(), config_of(EncoderSettings("resnet18"), 32)) == ""
+    )
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,9 @@ def test_arrays_tensors_and_pictures_are_the_same_images():
 
 
 def test_grey_is_repeated_and_other_sizes_are_resized_as_files_are(tmp_path):
-    grey = np.random.default_rng(0).integers(0, 256, (3, 8, 8), dtype=np.uint8)
+    grey = np.random.default_rng(0).integers(0, 256, (4, 8, 8), dtype=np.uint8)
     wanted = torch.from_numpy(grey)[:, None].repeat(1, 3, 1, 1)
-    for given in (grey, grey[..., None], torch.from_numpy(grey)[:, None], list(grey)):
+    for given in (grey, torch.from_numpy(grey), grey[..., None], torch.from_numpy(grey)[:, None], list(grey)):
         assert torch.equal(to_pixels(given, 8), wanted)
     image = np.random.default_rng(1).integers(0, 256, (20, 31, 3), dtype=np.uint8)
     Image.fromarray(image).save(tmp_path / "a.png")
@@ -119,6 +119,10 @@ def test_grey_is_repeated_and_other_sizes_are_resized_as_files_are(tmp_path):
         (np.zeros((8, 8, 5, 2), np.uint8), "have the shape"),
         (np.zeros((2, 0, 8, 3), np.uint8), "have the shape"),
         (torch.zeros(2, 2, 8, 8, dtype=torch.uint8), "have the shape"),
+        (torch.zeros(64, 96, 3, dtype=torch.uint8), r"\[64, 96, 3\] .* last; give tensors \[3"),
+        (torch.zeros(64, 96, 1, dtype=torch.uint8), "channels last; give tensors"),
+        (np.zeros((3, 64, 96), np.uint8), r"\[3, 64, 96\] .* first; give arrays \[H"),
+        ([np.zeros((1, 64, 96), np.uint8)], "channels first; give arrays"),
         (7, "of type int"),
         ([7], "of type int"),
         (["nowhere.png"], "there is no file nowhere.png"),

@@ -72,7 +72,7 @@ def test_a_file_with_the_old_size_and_a_new_time_is_encoded_again(own_model, zoo
     assert encoded == ["plain.png"]
 
 
-def test_broken_files_are_told_once_and_left_out(own_model, zoo, encoded):
+def test_broken_files_are_told_every_time_and_left_out(own_model, zoo, encoded, draw):
     (zoo / "broken.png").write_text("no image")
     index = open_index(own_model, zoo)
     assert len(index.broken) == 1
@@ -82,8 +82,29 @@ def test_broken_files_are_told_once_and_left_out(own_model, zoo, encoded):
         file.name != "broken.png" for _, file in index.search(own_model.embed(zoo / "plain.png"), 99)[0]
     )
     encoded.clear()
-    assert open_index(own_model, zoo).broken == []
+    assert open_index(own_model, zoo).broken == index.broken
     assert not encoded
+    draw("green", 78).save(zoo / "new.png")
+    changed = open_index(own_model, zoo)
+    assert changed.broken == index.broken
+    assert len(changed.vectors) == 13
+
+
+def test_a_file_that_can_be_read_now_is_encoded(own_model, zoo, encoded, monkeypatch):
+    whole = indexes.read_block
+
+    def without_plain(files, size):
+        block = whole([file for file in files if file.name != "plain.png"], size)
+        return block._replace(broken={zoo / "plain.png": "permission denied"})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(indexes, "read_block", without_plain)
+        assert open_index(own_model, zoo).broken == ["permission denied"]
+    encoded.clear()
+    index = open_index(own_model, zoo)
+    assert index.broken == []
+    assert encoded == ["plain.png"]
+    assert len(index.vectors) == 12
 
 
 def test_another_encoder_makes_its_own_index(own_model, zoo, encoded):

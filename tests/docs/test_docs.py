@@ -221,7 +221,7 @@ def test_commands_in_the_docs_are_understood(verb, words, monkeypatch):
     recipes = ROOT / "recipes"
     monkeypatch.setattr(tyro, "cli", parse_and_stop)
     monkeypatch.setattr(run, "stored_recipe", lambda folder: DIGITS)
-    monkeypatch.setattr(cli, "with_suggested_recipe", lambda words, console: ["RECIPE", *words[2:]])
+    monkeypatch.setattr(cli, "with_suggested_recipe", lambda words, _: (DIGITS, ["RECIPE", *words[2:]]))
     monkeypatch.setattr(
         cli,
         "load_recipe",

@@ -23,6 +23,8 @@ def test_names_stand_for_evaluations():
     assert chosen_evaluations("") == chosen_evaluations("standard") == STANDARD
     assert chosen_evaluations("knn, clustering,knn") == ("knn", "clustering")
     everything = set(chosen_evaluations("all,transfer,finetune,real,maps"))
+    of_vectors = set(chosen_evaluations("all", of_vectors=True))
+    assert set(chosen_evaluations("all")) - of_vectors == {"outliers", "robustness"}
     assert everything == {*STANDARD, *FURTHER}
     with pytest.raises(InputError, match=r"there is no evaluation 'clusterin'; choose from pixels, knn"):
         chosen_evaluations("clusterin")

@@ -100,12 +100,17 @@ def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]
     for folder in class_folders(split):
         if folder.name not in classes:
             raise InputError(f"{folder} is a class without training images: add them to train, or remove it")
-        found = sorted(entry for entry in folder.iterdir() if is_image(entry))
+        found = sorted(entry for entry in folder.rglob("*") if is_image(entry) and not hidden(entry, folder))
         if not found:
             raise InputError(f"{folder} holds no image ({' '.join(SUFFIXES)}): add some or remove it")
         files += found
         labels += [classes.index(folder.name)] * len(found)
     return files, labels
+
+
+def hidden(entry: Path, folder: Path) -> bool:
+    """Whether it lies in a hidden folder within this one, where programs keep small copies."""
+    return any(part.startswith(".") for part in entry.relative_to(folder).parts)
 
 
 def is_image(entry: Path) -> bool:

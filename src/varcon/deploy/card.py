@@ -13,6 +13,19 @@ from varcon.deploy.config import Config
 from varcon.encoders.vit import GRID, PATCH, Block, ViT
 
 IN_TORCHVISION = ("resnet18", "resnet34", "resnet50", "resnet101")
+IN_TIMM = {  # parts of the names of a vision transformer's weights, torchvision's and timm's
+    "class_token": "cls_token",
+    "conv_proj": "patch_embed.proj",
+    "encoder.pos_embedding": "pos_embed",
+    "encoder.layers.encoder_layer_": "blocks.",
+    "encoder.ln": "norm",
+    "ln_1": "norm1",
+    "ln_2": "norm2",
+    "self_attention.in_proj_": "attn.qkv.",
+    "self_attention.out_proj": "attn.proj",
+    "mlp.0": "mlp.fc1",
+    "mlp.3": "mlp.fc2",
+}
 SMALL_STEM = """\
 encoder.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)  # the stem for small images
 encoder.maxpool = torch.nn.Identity()
@@ -44,6 +57,7 @@ def card(run: Path, encoder: nn.Module, config: Config, to: str) -> str:
         to=to,
         origin=config.origin,
         code=code_for(encoder, config),
+        code_for_timm=code_for_timm(encoder, config),
     )
 
 
@@ -83,6 +97,29 @@ encoder = VisionTransformer(
 encoder.heads = torch.nn.Identity()
 """
     return ""
+
+
+def code_for_timm(encoder: nn.Module, config: Config) -> str:
+    """The same with timm, where that has other names than torchvision: in vision transformers."""
+    stem = config.encoder.stem
+    if not isinstance(encoder, ViT) or config.image_size != PATCH[stem] * GRID[stem]:
+        return ""
+    names = "".join(f'    "{ours}": "{theirs}",\n' for ours, theirs in IN_TIMM.items())
+    return f"""\
+from safetensors.torch import load_file
+from timm import create_model
+
+in_timm = {{
+{names}}}
+weights = load_file("model.safetensors")
+for ours, theirs in in_timm.items():
+    weights = {{name.replace(ours, theirs): weight for name, weight in weights.items()}}
+encoder = create_model(
+    "{config.encoder.name}_patch16_224", img_size={config.image_size}, patch_size={PATCH[stem]}, num_classes=0
+)
+encoder.load_state_dict(weights)
+encoder.eval()
+"""
 
 
 def scores_of(run: Path) -> dict[str, float]:

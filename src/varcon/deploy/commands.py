@@ -13,7 +13,7 @@ from rich.console import Console
 
 from varcon.arguments import parse
 from varcon.core import InputError, OnProgress, RunError
-from varcon.deploy.outputs import check_place, writer
+from varcon.deploy.outputs import check_place, check_target, writer
 from varcon.terminal import Bar
 
 if TYPE_CHECKING:  # what the other commands do not wait for
@@ -41,9 +41,9 @@ class Predict:
     neighbours: int = 3
     """how many of the nearest training images to show"""
     json: str | None = None
-    """a file to write instead, one JSON object a line; - for standard output"""
+    """a .json or .jsonl file to write instead, one JSON object a line; - for standard output"""
     csv: str | None = None
-    """a file to write instead, as a table; - for standard output"""
+    """a .csv file to write instead, as a table; - for standard output"""
     data_path: DataPath = None
     """where the run's data lie now, if they have moved since training"""
     device: str = "auto"
@@ -115,6 +115,7 @@ def predict(arguments: list[str], console: Console) -> None:
     files = some_images(chosen.images, "predict")
     if chosen.json and chosen.csv:
         raise InputError("predict writes either --json or --csv; call it twice for both")
+    check_target(chosen)
     if chosen.top < 1 or chosen.neighbours < 0:
         raise InputError(
             f"--top is {chosen.top} and --neighbours {chosen.neighbours}; they count from 1 and 0"
@@ -148,9 +149,7 @@ def embed(arguments: list[str], console: Console) -> None:
 
     files = some_images([str(chosen.folder)], "embed")
     out, root = chosen.out.expanduser(), chosen.folder.expanduser()
-    if out.suffix not in WRITERS:
-        raise InputError(f"{out} should end in {' or '.join(WRITERS)}")
-    check_place(out)
+    check_place(out, WRITERS)
     broken = done = 0
     with beside(console, "embedding") as aside:
         model = load(chosen, aside.progress)
@@ -178,11 +177,10 @@ def search(arguments: list[str], console: Console) -> None:
     from varcon.deploy.images import read_blocks
     from varcon.deploy.index import open_index
 
-    broken = 0
     with beside(console, "searching") as aside:
         model = load(chosen, aside.progress)
         index = open_index(model, chosen.index, aside.progress)
-        aside.warn(index.broken)
+        broken = aside.warn(index.broken)
         for block in read_blocks(files, model.config.image_size):
             found = index.search(model.embed_pixels(block.pixels), chosen.top)
             for file, hits in zip(block.files, found, strict=True):
@@ -190,7 +188,7 @@ def search(arguments: list[str], console: Console) -> None:
                 for cosine, hit in hits:
                     console.out(f"  {cosine:.4f}  {hit}", highlight=False)
             broken += aside.warn(block.broken.values())
-    count_broken(broken, len(files))
+    count_broken(broken, len(files) + len(index.entries))
 
 
 def export(arguments: list[str], console: Console) -> None:

@@ -120,6 +120,7 @@ def to_pixels(one: Any, size: int) -> Tensor:
 
 
 KINDS = "give paths, PIL images, uint8 arrays [H, W], [H, W, 3] or [N, H, W, 3], or tensors [N, 3, H, W]"
+FIRST, LAST = "[3, H, W] or, of grey ones, [N, 1, H, W]", "[H, W, 3] or, of grey ones, [N, H, W, 1]"
 
 
 def as_stack(images: Any) -> Tensor:
@@ -133,11 +134,15 @@ def as_stack(images: Any) -> Tensor:
         stack = images.cpu()
         if stack.ndim == 3 and shape[0] in (1, 3):
             stack = stack[None]
+        elif stack.ndim == 3 and shape[-1] in (1, 3):  # one image would be taken for many grey ones
+            raise InputError(f"a tensor {shape} seems to have its channels last; give tensors {FIRST}")
         channels = 1
     else:
         stack = torch.from_numpy(np.ascontiguousarray(images))
         if stack.ndim == 3 and shape[-1] in (1, 3):
             stack = stack[None]
+        elif stack.ndim == 3 and shape[0] in (1, 3):
+            raise InputError(f"an array {shape} seems to have its channels first; give arrays {LAST}")
         channels = -1
     if stack.ndim in (2, 3):  # grey
         stack = stack.reshape(-1, *shape[-2:]).unsqueeze(channels)

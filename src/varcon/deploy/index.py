@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from varcon.core import OnProgress
-from varcon.deploy.images import FILES_AT_ONCE, find_images, read_block
+from varcon.deploy.images import FILES_AT_ONCE, find_images, read_block, read_blocks
 from varcon.deploy.learned import file_digest
 from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest, npy_rows, unit
@@ -35,7 +35,7 @@ class Index:
     folder: Path
     entries: list[Entry]
     vectors: np.ndarray  # [N, F] of length 1, mapped from the disk
-    broken: list[str]  # a sentence for each file that could not be read this time
+    broken: list[str]  # a sentence for each file that cannot be read
 
     def search(self, vectors: np.ndarray, top: int) -> list[list[tuple[float, Path]]]:
         """Of each vector the images of highest cosine, the nearest first."""
@@ -47,7 +47,7 @@ class Index:
 
 
 def open_index(model: Model, folder: Path, progress: OnProgress | None = None) -> Index:
-    """The folder's index, of which only what is new or has changed is encoded.
+    """The folder's index, of which only what is new, has changed or could not be read is encoded.
 
     It lies with the model, in `indexes`. An interrupt keeps what is done.
     """
@@ -58,9 +58,13 @@ def open_index(model: Model, folder: Path, progress: OnProgress | None = None) -
     key = {"weights": file_digest(model.weights), "preprocessing": model.config.to_dict()["preprocessing"]}
     entries, vectors = stored(place, key, model.features)
     if [entry[:3] for entry in entries] == [entry[:3] for entry in here]:
-        return Index(folder, entries, vectors, [])
+        unread = [folder / entry.name for entry in entries if entry.row is None]
+        again = list(read_blocks(unread, model.config.image_size))
+        if not any(block.files for block in again):
+            told = [sentence for block in again for sentence in block.broken.values()]
+            return Index(folder, entries, vectors, told)
     place.mkdir(parents=True, exist_ok=True)
-    known = {entry[:3]: entry.row for entry in entries}
+    known = {entry[:3]: entry.row for entry in entries if entry.row is not None}
     broken: list[str] = []
     entries, file = [], place / f"{secrets.token_hex(6)}.npy"
     interrupt = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,7 +49,6 @@ def opened(target: str, console: Console) -> Iterator[Writable]:
         yield Through(console)
         return
     path = Path(target).expanduser()
-    check_place(path)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         yield file
 
@@ -115,6 +114,15 @@ def row_of(file: Path, found: Prediction | str) -> dict[str, Any]:
     return row
 
 
-def check_place(out: Path) -> None:
+def check_target(chosen: Predict) -> None:
+    for target, suffixes in ((chosen.json, (".json", ".jsonl")), (chosen.csv, (".csv",))):
+        if target and target != "-":
+            check_place(Path(target).expanduser(), suffixes)
+
+
+def check_place(out: Path, suffixes: Iterable[str]) -> None:
+    """By its name too: the option's value may be forgotten, and the next argument is then a photograph."""
+    if out.suffix not in suffixes:
+        raise InputError(f"{out} should end in {' or '.join(suffixes)}")
     if not out.parent.is_dir():
         raise InputError(f"there is no folder {out.parent} to write {out.name} into")

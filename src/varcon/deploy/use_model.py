@@ -100,4 +100,9 @@ if __name__ == "__main__":
         sys.exit(__doc__)
     model = Model()
     for path in sys.argv[1:]:  # one by one: memory stays small, however many there are
-        print(json.dumps(model.predict([path])[0]))
+        try:
+            found = model.predict([path])[0]
+        except Exception as error:  # Pillow raises a dozen kinds
+            print(f"there is no prediction of {path}: {error}", file=sys.stderr)
+            sys.exit(2)
+        print(json.dumps(found))

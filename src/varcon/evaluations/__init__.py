@@ -81,14 +81,15 @@ FOR_IMAGES = ("outliers", "robustness", "transfer", "finetune")  # those that ve
 NEEDING_MORE = ("real", "transfer", "finetune", "maps")  # labels, other data, hours, snapshots
 
 
-def chosen_evaluations(only: str) -> tuple[str, ...]:
+def chosen_evaluations(only: str, of_vectors: bool = False) -> tuple[str, ...]:
     """Names from a list with commas; "standard" and "all" stand for several, nothing for the standard."""
+    absent = {*NEEDING_MORE, *(FOR_IMAGES if of_vectors else ())}
     names: list[str] = []
     for name in (part.strip() for part in only.split(",")):
         if name in ("", "standard"):
             names += STANDARD
         elif name == "all":
-            names += [*STANDARD, *(one for one in FURTHER if one not in NEEDING_MORE)]
+            names += [*STANDARD, *(one for one in FURTHER if one not in absent)]
         elif name in (*STANDARD, *FURTHER):
             names.append(name)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -130,6 +131,14 @@ def open_target(target: Target, encoder: FrozenEncoder, data: Data) -> Data:
         return load(replace(target.data, image_size=size), encoder.progress)
     except InputError as error:
         raise InputError(f"transfer target {target.name}: {error}") from None
+
+
+def given_target(text: str) -> Target:
+    """As below, of data that are there: known before anything is trained or encoded."""
+    target = parse_target(text)
+    if target.data.path and not Path(target.data.path).expanduser().exists():
+        raise InputError(f"--target {text}: there is no {target.data.path}; correct the path")
+    return target
 
 
 def parse_target(text: str) -> Target:

@@ -12,7 +12,7 @@ from deploy.serve.browser import Browser
 from varcon.deploy.model import load
 from varcon.deploy.serve.answers import Answers
 from varcon.deploy.serve.app import make_app
-from varcon.deploy.serve.command import LOOPBACK_NAMES, listening, url
+from varcon.deploy.serve.command import LOOPBACK_NAMES, SECONDS_TO_FINISH, listening, url
 from varcon.deploy.serve.gallery import open_gallery
 
 
@@ -25,7 +25,10 @@ def running(model, index=None):
     """The address of a server, and what it answers from."""
     answers = Answers(model, open_gallery(model, index, None, silent)[0])
     with listening("127.0.0.1", 0) as listener:
-        server = uvicorn.Server(uvicorn.Config(make_app(answers, LOOPBACK_NAMES), log_level="warning"))
+        # As `varcon serve` does: a browser that keeps asking must not keep the server from ending.
+        app = make_app(answers, LOOPBACK_NAMES)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SECONDS_TO_FINISH)
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
