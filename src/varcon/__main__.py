@@ -1,5 +1,16 @@
+"""The command `varcon`, and `python -m varcon`."""
+
 import sys
 
-from varcon.cli import main
 
-sys.exit(main())
+def main() -> int:
+    try:
+        from varcon.cli import main as command
+    except KeyboardInterrupt:  # while torch is imported, which takes a second or two: nothing has begun
+        print("varcon: interrupted", file=sys.stderr)
+        return 130
+    return command()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

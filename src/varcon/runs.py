@@ -167,7 +167,7 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
 def table(results: list[Result], what: str) -> list[list[str]]:
     """A head and one row a label, which is a method or `what` else: mean, spread over the seeds, and cost."""
     found = dict.fromkeys(title for result in results for title in result.scores)
-    titles = [*(title for title in COLUMNS if title in found)]
+    titles = [title for title in COLUMNS if title in found]
     titles += [title for title in found if title not in (*COLUMNS, "minutes", SPEED)]
     rows = []
     for label in dict.fromkeys(result.label for result in results):

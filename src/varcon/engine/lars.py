@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-TRUST = (
-    0.001  # how far a layer may move in a step, as a share of its size; the paper's, and everybody's since
-)
+TRUST = 0.001  # of a layer's size, how far it may move in a step; the paper's, and everybody's since
 
 
 class LARS(torch.optim.Optimizer):

@@ -312,7 +312,7 @@ def test_neighbours_open_also_where_too_few_images_make_no_map(window, own, data
         draw("red", number).save(folder / f"{number}.png")
     with run_server(load(own, "cpu"), folder) as (address, _):
         window.open(address)
-        window.wait("document.title !== 'varcon'")
+        window.wait("document.readyState === 'complete'")
         upload(window, data / "test/red/03.png")
         assert texts(window, ".error") == []
         assert window.run("find('explore').hidden")
@@ -320,6 +320,22 @@ def test_neighbours_open_also_where_too_few_images_make_no_map(window, own, data
         window.run("document.querySelector('.result .images button').click()")
         window.wait("find('chosen').getClientRects().length && find('chosen').querySelector('figcaption')")
         assert len(texts(window, "#chosen .images button")) == 1
+
+
+def test_an_image_dropped_before_the_model_is_known_waits_for_it(window, address, data):
+    late = """const real = fetch;
+        fetch = async (path, options) => {
+            if (path === '/api/model') await new Promise(done => setTimeout(done, 1000));
+            return real(path, options);
+        }"""
+    script = window.call("Page.addScriptToEvaluateOnNewDocument", source=late)
+    window.open(address)
+    window.wait("document.readyState === 'complete' && find('files')")
+    window.call("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+    assert window.run("model === undefined")
+    upload(window, data / "test/red/03.png")
+    assert texts(window, ".error") == []
+    assert texts(window, ".result h3") == ["red"]
 
 
 def test_the_page_says_so_when_the_server_has_gone(window, own, data, run_server):

@@ -1,0 +1,24 @@
+import sys
+
+from varcon import __main__
+
+
+class Interrupting:
+    """Ctrl-C while the command line is being imported."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "varcon.cli":
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_while_torch_is_imported_is_no_traceback(monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "varcon.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    assert __main__.main() == 130
+    assert capsys.readouterr().err == "varcon: interrupted\n"
+
+
+def test_it_is_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["varcon", "trian"])
+    assert __main__.main() == 2
+    assert "did you mean 'train'" in capsys.readouterr().err
