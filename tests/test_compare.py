@@ -237,7 +237,7 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
     for found in results:
         assert found["kNN top-1"] == found["transfer to twin"] == found["few-shot centroid@2"] == 100
         assert found["Ward ARI"] == 1
-        assert "effective rank" not in found
+        assert "effective rank" in found  # which the call that trained the runs has found
     table = (out / "compare.md").read_text()
     assert "| 1.000 ± 0.000 |" in table
     assert "few-shot logistic@1" in table.splitlines()[0]
@@ -247,6 +247,13 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
     judged = (out / "ce-seed0/findings/transfer.json").stat().st_mtime_ns
     assert main(command) == 0
     assert (out / "ce-seed0/findings/transfer.json").stat().st_mtime_ns == judged
+
+    assert main([*command[:-4], "--only", "centroid"]) == 0
+    head = (out / "compare.md").read_text().splitlines()[0]
+    assert all(
+        title in head for title in ("nearest centroid", "kNN top-1", "Ward ARI", "few-shot logistic@1")
+    )
+    assert "transfer" not in head  # to what, this call does not say
 
 
 def test_the_recipes_own_method_is_as_it_says(tmp_path):

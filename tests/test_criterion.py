@@ -50,12 +50,23 @@ def test_inputs_that_cannot_be():
             loss_fn(embeddings, classes)
     with pytest.raises(InputError, match="label -1 is negative"):
         VarConLoss()(z, labels - 1)
+    with pytest.raises(InputError, match="sample 0 is zero and has no direction"):
+        VarConLoss(3, normalize=False)(torch.zeros_like(z), labels)
 
 
 def test_labels_need_no_order_when_classes_are_found():
     z, labels = batch()
     sparse = torch.tensor([7, 10**12, 3])[labels]
     assert VarConLoss()(z, sparse) == VarConLoss(3)(z, torch.tensor([1, 2, 0])[labels])
+
+
+@pytest.mark.parametrize("num_classes", [None, 128, 256, 300])
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_of_few_bits_and_in_steps_are_the_same_labels(num_classes, kind):
+    z, labels = batch()
+    wanted = VarConLoss(num_classes)(z, labels)
+    assert VarConLoss(num_classes)(z, labels.to(kind)) == wanted
+    assert VarConLoss(num_classes)(z, labels.to(kind).repeat_interleave(2)[::2]) == wanted
 
 
 # torch's own tracer instantiates the function it warns against instantiating.

@@ -123,9 +123,10 @@ class VarConLoss(nn.Module):
 
     def _loss(self, embeddings: Tensor, labels: Tensor, learn: bool) -> tuple[Tensor, Terms]:
         check_shapes(embeddings, labels)
+        labels = labels.long().contiguous()  # in fewer bits the number of classes may have no room
         looked_at = embeddings.device.type == "cpu" and not torch.compiler.is_compiling()
         if looked_at:
-            check_values(embeddings, labels, self.num_classes, self.normalize)
+            check_values(embeddings, labels, self.num_classes)
         places, num_classes = self._places(labels)
         if self.references == "ema":
             self._make_room(embeddings)
@@ -186,7 +187,7 @@ class VarConLoss(nn.Module):
         """The losses of the samples, their terms, and how many samples all processes hold."""
         z = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
         z = F.normalize(z, dim=1) if self.normalize else z
-        inside = places.long().clamp(0, num_classes - 1)
+        inside = places.clamp(0, num_classes - 1)
         constant = z.detach()
         sums, counts = class_sums(constant, inside, num_classes)
         together = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
@@ -258,7 +259,7 @@ def check_shapes(embeddings: Tensor, labels: Tensor) -> None:
         raise InputError("the batch is empty; the loss needs at least one sample")
 
 
-def check_values(embeddings: Tensor, labels: Tensor, num_classes: int | None, normalize: bool) -> None:
+def check_values(embeddings: Tensor, labels: Tensor, num_classes: int | None) -> None:
     if num_classes is None:
         if labels.min() < 0:
             raise InputError(f"label {int(labels.min())} is negative; labels count from 0")
@@ -277,7 +278,7 @@ def check_values(embeddings: Tensor, labels: Tensor, num_classes: int | None, no
             f"the embedding of sample {place} holds NaN or infinity; look for a diverging learning rate, "
             "half-precision overflow or NaN in the input"
         )
-    if normalize and not norms.all():
+    if not norms.all():
         place = int((norms == 0).nonzero()[0])
         raise InputError(
             f"the embedding of sample {place} is zero and has no direction; look for a dead last layer "

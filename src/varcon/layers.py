@@ -127,11 +127,11 @@ class Prototypes(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(F.normalize(torch.randn(count, dimensions), dim=1))
         self.register_buffer("mobility", torch.ones(()))
-        # Not requires_grad: a parameter that comes and goes would confuse DistributedDataParallel.
-        self.weight.register_hook(lambda gradient: gradient * self.mobility)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        return F.normalize(embeddings, dim=1) @ self.weight.T
+        # Not requires_grad: a parameter that comes and goes would confuse DistributedDataParallel.
+        weight = torch.lerp(self.weight.detach(), self.weight, self.mobility)
+        return F.normalize(embeddings, dim=1) @ weight.T
 
     def freeze(self, frozen: bool) -> None:
         self.mobility.fill_(0 if frozen else 1)

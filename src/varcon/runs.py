@@ -115,7 +115,7 @@ def headlines(findings: dict[str, Findings]) -> dict[str, float]:
 
 
 def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
-    """What the evaluations find; those that have been made with the same settings are read."""
+    """What the evaluations find; what they have found with the same settings is read, asked for or not."""
     found = read_findings(planned)
     missing = missing_findings(planned, found)
     if missing:
@@ -151,13 +151,13 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
         **{name: getattr(further, name) for name in FURTHER},
     }
     found = {}
-    for name in planned.only:
+    for name, own in evaluations.items():
         path = planned.folder / "findings" / f"{finding_name(name, planned)}.json"
         if not path.exists():
             continue
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            if not differences(stored["settings"], run.settings_of(evaluations[name])):
+            if not differences(stored["settings"], run.settings_of(own)):
                 found[path.stem] = Findings(stored["scores"])
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None

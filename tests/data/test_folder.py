@@ -299,6 +299,30 @@ def test_bad_image(root: Path, content: bytes, reason: str, image_size: int) -> 
     assert str(caught.value).startswith(f"{file} ")
 
 
+@pytest.mark.parametrize("image_size", [0, 6])
+def test_all_bad_images_are_named_at_once(root: Path, image_size: int) -> None:
+    bad = [
+        root / "train" / "ant" / "1.png",
+        root / "train" / "bee" / "0.png",
+        root / "train" / "bee" / "1.png",
+    ]
+    for file in bad:
+        file.write_bytes(b"no image")
+    with pytest.raises(InputError) as caught:
+        load_folder(str(root), image_size)
+    first, second, third = map(str, bad)
+    assert str(caught.value).startswith(f"{first} cannot be read (cannot identify")
+    assert str(caught.value).endswith(f"repair, shrink or remove it, and also {second} and {third}")
+
+
+def test_very_many_bad_images_are_counted(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number:02}.png" for number in range(40)]
+    with pytest.raises(InputError) as caught:
+        folder.decode(files, 4)
+    assert str(caught.value).startswith(f"{files[0]} cannot be read")
+    assert str(caught.value).endswith(f", {files[20]} and 19 more")
+
+
 def test_decompression_bomb(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 25)
     with pytest.warns(Image.DecompressionBombWarning), Image.open(root / "test" / "ant" / "0.png"):

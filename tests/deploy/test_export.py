@@ -95,6 +95,14 @@ def test_the_example_says_in_one_sentence_what_it_cannot_read(exported, zoo, nam
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("to", "needed"), [("onnx", "onnxruntime"), ("pt2", "torch")])
+def test_the_example_says_what_to_install(exported, zoo, to, needed):
+    code = ALONE.format(arguments=[str(exported[to] / "use_model.py"), "plain.png"])
+    code = code.replace('"scipy"', '"scipy", "onnxruntime"')
+    done = subprocess.run([sys.executable, "-I", "-c", code], cwd=zoo, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (1, f"this model needs {needed}: pip install {needed}\n")
+
+
 def test_the_example_takes_a_program_of_torch_too(exported, model, zoo):
     files = [str(file) for file in find_images([zoo])]
     found = use_model.Model(exported["pt2"]).predict(files, top=2)

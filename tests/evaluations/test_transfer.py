@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from varcon.core import Data, InputError, Split
 from varcon.data import DataSettings, load
@@ -91,13 +92,34 @@ def test_targets_from_a_command_line():
         parse_target("=/data")
 
 
-def test_voc_says_what_is_missing():
-    with pytest.raises(InputError, match=r"voc2007 is measured by mAP .* no reader of such labels yet"):
-        parse_target("voc2007=/data")
+def test_voc_is_read_as_it_is_published(digits, tmp_path, generator):
+    """Two squares that are lit or not, each a class, one in ten of them difficult to see."""
+    targets = torch.randint(-1, 9, (120, 2), generator=generator).clamp(max=1)
+    pictures = torch.randint(0, 60, (120, 8, 8, 3), generator=generator)
+    pictures[:, :, :4] += 150 * (targets[:, 0] == 1)[:, None, None, None]
+    pictures[:, :, 4:] += 150 * (targets[:, 1] == 1)[:, None, None, None]
+    lists, photographs = tmp_path / "VOC2007/ImageSets/Main", tmp_path / "VOC2007/JPEGImages"
+    lists.mkdir(parents=True)
+    photographs.mkdir()
+    written = {1: 1, 0: -1, -1: 0}
+    for number, picture in enumerate(pictures.to(torch.uint8).numpy()):
+        Image.fromarray(picture).save(photographs / f"{number:06}.jpg", quality=95)
+        part = "trainval" if number < 80 else "test"
+        for name, shown in zip(("left", "right"), targets[number].tolist(), strict=True):
+            with (lists / f"{name}_{part}.txt").open("a", encoding="utf-8") as file:
+                file.write(f"{number:06} {written[shown]:>2}\n")
+    findings = Transfer((parse_target(f"voc2007={tmp_path}"),), QUICK)(raw_pixels(digits, CPU), digits)
+    assert findings.scores["voc2007"] > 99
+    assert findings.arrays["measures"].tolist() == ["map"]
+    assert math.isnan(findings.arrays["top1"][0])
+    with pytest.raises(InputError, match=r"which only VOC's folder has; give its path"):
+        parse_target("voc2007=arrays.npz")
+    with pytest.raises(InputError, match=r"transfer target VOC-2007: .*nowhere has no folder ImageSets/Main"):
+        Transfer((parse_target(f"VOC-2007={tmp_path}/nowhere"),))(raw_pixels(digits, CPU), digits)
 
 
 def test_images_of_several_classes(generator):
-    """What VOC2007 will use once it is read: the upper and the lower half of an image light up or not."""
+    """As those of VOC2007: the upper and the lower half of an image light up or not."""
     targets = torch.randint(0, 2, (200, 2), generator=generator)
     noise = torch.randint(0, 100, (200, 3, 4, 4), generator=generator)
     lit = 60 * targets.repeat_interleave(2, dim=1)[:, None, :, None]

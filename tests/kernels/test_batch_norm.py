@@ -76,6 +76,24 @@ def test_a_mean_far_from_zero_does_not_cancel(generator):
     assert y.mean().item() == pytest.approx(10, abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # numpy's, in Triton's interpreter
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("with_skip", [False, True])
+def test_what_is_not_finite_shows(bad, with_skip, generator):
+    """In its whole channel and in the running statistics, as with torch: so a diverged network is found."""
+    norm, other = nn.BatchNorm2d(8).to(DEVICE), nn.BatchNorm2d(8).to(DEVICE)
+    values = torch.randn(2, 8, 4, 4, generator=generator)
+    values[1, 3, 2, 2] = bad
+    x = values.to(DEVICE).contiguous(memory_format=torch.channels_last)
+    skip = torch.zeros_like(x) if with_skip else None
+    y, _ = norm_add_relu(x, norm, skip)
+    expected = other(x).relu()
+    assert torch.equal(y.isnan(), expected.isnan())
+    assert y[:, 3].isnan().all()
+    assert torch.equal(norm.running_mean.isfinite(), other.running_mean.isfinite())
+    assert torch.equal(norm.running_var.isfinite(), other.running_var.isfinite())
+
+
 def test_an_encoder_in_kernels_is_the_same_encoder(monkeypatch, generator):
     """A whole network, both ways: loss, gradients and running statistics."""
     images = torch.randn(6, 3, 16, 16, generator=generator).to(DEVICE)

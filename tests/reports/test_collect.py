@@ -64,6 +64,18 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert run.findings["knn"].seconds == 1.2
 
 
+@pytest.mark.parametrize(
+    ("kind", "path", "wanted"),
+    [("folder", "photos/pets.v2/", "pets.v2"), ("npz", "a/leaves.npz", "leaves"), ("folder", ".", "folder")],
+)
+def test_a_users_own_data_go_by_their_own_name(tmp_path: Path, kind: str, path: str, wanted: str) -> None:
+    folder = make_run(tmp_path / "own")
+    record = json.loads((folder / "recipe.json").read_text())
+    record["recipe"]["data"] = {"name": kind, "path": path}
+    (folder / "recipe.json").write_text(json.dumps(record))
+    assert read(folder).data == wanted
+
+
 def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
     with (folder / "metrics.jsonl").open("a") as file:

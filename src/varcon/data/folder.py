@@ -34,6 +34,7 @@ LAYOUT = "the layout is train/<class>/*.jpg and test/<class>/*.jpg"
 HELD_OUT = 0.2  # share of each class that stands in for test images where there are none
 LARGEST_DEFAULT = 224
 CHUNK = 16  # images per task: few enough to stop soon after an error
+MOST_NAMED = 20  # of the files that cannot be read
 
 
 def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
@@ -121,7 +122,7 @@ def usual_size(
     files: list[Path], progress: OnProgress | None = None, largest: int | None = LARGEST_DEFAULT
 ) -> int:
     """The median short side, so that few images lose much or are blown up much."""
-    sides = in_order(lambda i: with_image(files[i], short_side), len(files), "measuring images", progress)
+    sides = with_images(files, lambda _, image: short_side(image), "measuring images", progress)
     return min(statistics.median_low(sides), largest or max(sides))
 
 
@@ -131,11 +132,38 @@ def decode(
     images = torch.empty((len(files), 3, size, size), dtype=torch.uint8)
     array = images.numpy()
 
-    def decode_one(i: int) -> None:
-        array[i] = with_image(files[i], lambda image: square(image, size)).transpose(2, 0, 1)
+    def write_square(i: int, image: Image.Image) -> None:
+        array[i] = square(image, size).transpose(2, 0, 1)
 
-    in_order(decode_one, len(files), "decoding images", progress, workers)
+    with_images(files, write_square, "decoding images", progress, workers)
     return images
+
+
+def with_images(
+    files: list[Path],
+    work: Callable[[int, Image.Image], Result],
+    what: str,
+    progress: OnProgress | None = None,
+    workers: int | None = None,
+) -> list[Result]:
+    """work(0, the first image), ...; all files that cannot be read are named, to be mended in one go."""
+    broken: list[tuple[int, InputError]] = []
+
+    def one(i: int) -> Result | None:
+        try:
+            return with_image(files[i], lambda image: work(i, image))
+        except InputError as error:
+            broken.append((i, error))
+            return None
+
+    results = in_order(one, len(files), what, progress, workers)
+    if not broken:
+        return results  # type: ignore[return-value]  # None only where one is broken
+    (_, first), *rest = sorted(broken, key=lambda entry: entry[0])
+    names = [str(files[i]) for i, _ in rest[:MOST_NAMED]]
+    names += [f"{len(rest) - len(names)} more"] if len(rest) > len(names) else []
+    also = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    raise InputError(f"{first}, and also {also}" if rest else str(first)) from first
 
 
 def in_order(

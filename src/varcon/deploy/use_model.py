@@ -98,7 +98,10 @@ def torch_encoder(folder: Path) -> Any:
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)
-    model = Model()
+    try:
+        model = Model()
+    except ModuleNotFoundError as error:
+        sys.exit(f"this model needs {error.name}: pip install {error.name}")
     for path in sys.argv[1:]:  # one by one: memory stays small, however many there are
         try:
             found = model.predict([path])[0]

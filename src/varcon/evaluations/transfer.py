@@ -11,6 +11,7 @@ import numpy as np
 
 from varcon.core import Data, Findings, InputError
 from varcon.data import DataSettings, load
+from varcon.data.voc import load_voc
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.logistic import LogisticProbe
 from varcon.evaluations.metrics import METRICS, mean_per_class, top1
@@ -51,10 +52,10 @@ class Target:
             raise InputError(
                 f"transfer target {self.name} has metric {self.metric!r}; choose one of {', '.join(METRICS)}"
             )
-        if self.measure == "map":
+        if self.measure == "map" and self.data.name != "folder":
             raise InputError(
-                f"transfer target {self.name} is measured by mAP over several labels an image, and there is "
-                "no reader of such labels yet; leave it out"
+                f"transfer target {self.name} is measured by mAP over several classes an image, which only "
+                "VOC's folder has; give its path"
             )
 
     @property
@@ -128,6 +129,8 @@ def open_target(target: Target, encoder: FrozenEncoder, data: Data) -> Data:
     """The target's images in its own size or, without one, in that of `data`, the encoder's own."""
     size = target.data.image_size or data.train.images.shape[-1]
     try:
+        if target.measure == "map":
+            return load_voc(target.data.path, size, encoder.progress)
         return load(replace(target.data, image_size=size), encoder.progress)
     except InputError as error:
         raise InputError(f"transfer target {target.name}: {error}") from None
@@ -144,8 +147,8 @@ def given_target(text: str) -> Target:
 def parse_target(text: str) -> Target:
     """NAME=PATH or NAME:METRIC=PATH, as a command line has it; `digits` and the like need no path.
 
-    cifar10 and cifar100 are read as their authors publish them, a path that ends in .npz as arrays, and
-    every other one as a folder of images.
+    cifar10, cifar100 and voc2007 are read as their authors publish them, a path that ends in .npz as arrays,
+    and every other one as a folder of images.
     """
     head, _, path = text.partition("=")
     name, _, metric = head.partition(":")

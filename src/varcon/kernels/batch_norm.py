@@ -34,6 +34,12 @@ PARTS, CHANNELS_EACH = 256, 8  # partial sums, and channels, that one program ad
 
 
 @triton.jit
+def not_below_zero(values):
+    """NaN stays NaN, unlike by Triton's own maximum: a network that has diverged must not look healthy."""
+    return tl.where(values < 0, 0.0, values)
+
+
+@triton.jit
 def tile_at(x, rows, channels, row, channel):
     """Where the elements of a tile lie, and which of them exist."""
     places = x + row.to(tl.int64)[:, None] * channels + channel[None, :]
@@ -100,7 +106,7 @@ def _statistics_kernel(
     origin = tl.load(x + channel, mask=exists, other=0).to(tl.float32)
     first = _total(sums, parts, channels, channel, 0, 2, PARTS, CHANNELS) / rows
     second = _total(sums, parts, channels, channel, 1, 2, PARTS, CHANNELS) / rows
-    variance = tl.maximum(second - first * first, 0.0)
+    variance = not_below_zero(second - first * first)
     centre = origin + first
     tl.store(mean + channel, centre, mask=exists)
     tl.store(rstd + channel, 1 / tl.sqrt(variance + epsilon), mask=exists)
@@ -143,7 +149,7 @@ def _apply_kernel(
         places, inside = tile_at(alive, rows, channels // 8, row, byte)
         tl.store(places, bits.to(tl.uint8), mask=inside)
     places, inside = tile_at(y, rows, channels, row, channel)
-    tl.store(places, tl.maximum(value, 0.0), mask=inside)
+    tl.store(places, not_below_zero(value), mask=inside)
 
 
 @triton.jit

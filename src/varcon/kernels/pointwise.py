@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from varcon.kernels.batch_norm import Shape, like, part_from_the_end, tile_at
+from varcon.kernels.batch_norm import Shape, like, not_below_zero, part_from_the_end, tile_at
 
 
 class Tiling(NamedTuple):
@@ -122,7 +122,7 @@ def _known_statistics_kernel(
         product = tl.load(places, mask=inside, other=0) - mean[:, None] * centre[None, :]
         tl.store(places, product, mask=inside)
         variance += tl.sum(product * own, 1)
-    variance = tl.maximum(variance, 0.0)
+    variance = not_below_zero(variance)
     inverse = 1 / tl.sqrt(variance + epsilon)
     scale = tl.load(gamma + channel, mask=exists, other=0) * inverse
     tl.store(statistics + channel, inverse, mask=exists)
@@ -163,7 +163,7 @@ def _forward_kernel(
         byte = block * (WIDE // 8) + tl.arange(0, WIDE // 8)
         places, inside = tile_at(alive, rows, wide // 8, row, byte)
         tl.store(places, bits.to(tl.uint8), mask=inside)
-        value = tl.maximum(value, 0.0)
+        value = not_below_zero(value)
     places, inside = tile_at(y, rows, wide, row, channel)
     tl.store(places, value, mask=inside)
 

@@ -46,7 +46,7 @@ def number_the_present(labels: Tensor, num_classes: int) -> Tensor:
 
     The numbers [N] lie below the number of samples; a label outside [0, num_classes) gets -1.
     """
-    inside = labels.long().clamp(0, num_classes - 1)
+    inside = labels.clamp(0, num_classes - 1)
     seen = torch.zeros(num_classes, dtype=torch.int32, device=labels.device).index_fill_(0, inside, 1)
     return (seen.cumsum(0, dtype=torch.int32)[inside] - 1).masked_fill(inside != labels, -1)
 

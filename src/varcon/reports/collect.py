@@ -57,7 +57,10 @@ class Run:
 
     @property
     def data(self) -> str:
-        return str(self.setting("data.name") or "unnamed data")
+        """The data's name, which of a user's own folder or file is the folder's or the file's."""
+        name = str(self.setting("data.name") or "unnamed data")
+        own = Path(str(self.setting("data.path") or "")) if name in ("folder", "npz") else Path()
+        return own.name.removesuffix(".npz") or name
 
     @property
     def seed(self) -> Any:
