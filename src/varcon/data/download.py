@@ -178,12 +178,12 @@ def arrange_flowers(unpacked: Path) -> None:
     from scipy.io import loadmat
 
     labels = loadmat(unpacked / "imagelabels.mat")["labels"].ravel()  # 1 to 102, of images 1, 2, ...
-    numbers, names = loadmat(unpacked / "setid.mat"), FLOWERS.split()
+    numbers = loadmat(unpacked / "setid.mat")
     # As in papers on transfer, the validation images are training images.
     for key, split in {"trnid": "train", "valid": "train", "tstid": "test"}.items():
         for number in numbers[key].ravel():
             image = unpacked / "jpg" / f"image_{number:05}.jpg"
-            move(image, unpacked / "flowers102" / split / names[labels[number - 1] - 1])
+            move(image, unpacked / "flowers102" / split / f"{labels[number - 1]:03}")
 
 
 def arrange_pets(unpacked: Path) -> None:
@@ -198,23 +198,6 @@ def move(image: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     image.rename(folder / image.name)
 
-
-# In the order of the labels, which the published files give as numbers only.
-FLOWERS = """
-pink_primrose hard-leaved_pocket_orchid canterbury_bells sweet_pea english_marigold tiger_lily moon_orchid
-bird_of_paradise monkshood globe_thistle snapdragon colt's_foot king_protea spear_thistle yellow_iris
-globe-flower purple_coneflower peruvian_lily balloon_flower giant_white_arum_lily fire_lily
-pincushion_flower fritillary red_ginger grape_hyacinth corn_poppy prince_of_wales_feathers stemless_gentian
-artichoke sweet_william carnation garden_phlox love_in_the_mist mexican_aster alpine_sea_holly
-ruby-lipped_cattleya cape_flower great_masterwort siam_tulip lenten_rose barbeton_daisy daffodil sword_lily
-poinsettia bolero_deep_blue wallflower marigold buttercup oxeye_daisy common_dandelion petunia wild_pansy
-primula sunflower pelargonium bishop_of_llandaff gaura geranium orange_dahlia pink-yellow_dahlia
-cautleya_spicata japanese_anemone black-eyed_susan silverbush californian_poppy osteospermum spring_crocus
-bearded_iris windflower tree_poppy gazania azalea water_lily rose thorn_apple morning_glory passion_flower
-lotus_lotus toad_lily anthurium frangipani clematis hibiscus columbine desert-rose tree_mallow magnolia
-cyclamen watercress canna_lily hippeastrum bee_balm ball_moss foxglove bougainvillea camellia mallow
-mexican_petunia bromelia blanket_flower trumpet_creeper blackberry_lily
-"""
 
 DATA_SETS = {
     "cifar10": Published(
