@@ -204,7 +204,9 @@ def test_bad_image_folders(here, capsys):
     (here / "images/train/cat").mkdir()
     refused(capsys, here, command, "images/train/cat", "holds no image")
     (here / "images/train/cat").rmdir()
-    refused(capsys, here, toml(here, "[data]\nname = 'cifar100'\npath = 'c'"), "cifar-100-python.tar.gz")
+    refused(
+        capsys, here, toml(here, "[data]\nname = 'cifar100'\npath = 'c'"), "varcon download cifar100 --to c"
+    )
     assert main(folder_recipe(here)) == 0  # and once mended it trains
 
 
@@ -252,7 +254,7 @@ def test_folders_that_are_no_runs(here, capsys):
     refused(capsys, here, ["evaluate", "half"], "has not finished training", "--resume")
 
 
-@pytest.mark.parametrize("command", ["", "train", "evaluate", "report", "demo"])
+@pytest.mark.parametrize("command", ["", "train", "evaluate", "report", "demo", "download"])
 def test_help(capsys, command):
     try:
         assert main([command, "--help"] if command else ["--help"]) == 0

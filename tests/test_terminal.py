@@ -40,6 +40,24 @@ def test_a_terminal_gets_a_live_bar():
         assert words in shown
 
 
+def test_bytes_are_shown_as_megabytes_that_end_once(monkeypatch):
+    """Of a download that goes on after ten million bytes, and of a small one."""
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    console = Console(file=io.StringIO(), width=200)
+    with Bar(console, "downloading") as bar:
+        for done in (10_000_000, 12_900_000, 13_499_999, 13_500_000):
+            bar.bytes(done, 13_500_000, "downloading x")
+            now[0] += 16.0
+        bar.bytes(502, 502, "downloading y")
+    assert console.file.getvalue().splitlines() == [
+        "downloading x, MB: 12 of 14, 16 s left",
+        "downloading x, MB: 13 of 14, 11 s left",
+        "downloading x, MB: 14 of 14, 0 s left",
+        "downloading y, MB: 1 of 1, 0 s left",
+    ]
+
+
 @pytest.mark.parametrize("missing", ["kl", "tau2"])
 def test_a_method_without_a_term_is_shown_without_it(missing):
     console = Console(file=io.StringIO(), width=200)

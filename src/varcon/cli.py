@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import tyro
 from rich.console import Console
 
 from varcon import run
-from varcon.arguments import Demo, Evaluate, Report, Train, parse
+from varcon.arguments import Demo, Download, Evaluate, Report, Train, parse
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
 from varcon.encoders import FOR_VECTORS
@@ -41,6 +42,7 @@ OVERVIEW = """\
 varcon: variational supervised contrastive learning
 
   varcon demo                 see it work: train on handwritten digits, judge, report (half a minute)
+  varcon download NAME        fetch a public data set: cifar10, cifar100, flowers102, oxford_pets
   varcon train RECIPE         train the encoder a recipe describes, into a folder under runs/
   varcon train --data FOLDER  the same for a folder of images, by a recipe that is chosen for it
   varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
@@ -285,6 +287,23 @@ def demo(arguments: list[str], console: Console) -> None:
     console.print(f"report: {page}  ({time.monotonic() - began:.0f} s in all)", soft_wrap=True)
 
 
+def download(arguments: list[str], console: Console) -> None:
+    chosen: Download = parse(Download, "download", arguments)
+    from varcon.data.download import DATA_SETS
+    from varcon.data.download import download as fetch
+
+    try:
+        with Bar(console, "downloading") as bar:
+            folder, was_there = fetch(chosen.name, chosen.to, bar.bytes)
+    except KeyboardInterrupt:
+        command = shlex.join(["varcon", "download", *arguments])
+        kept = f"stopped; what has arrived is kept in {chosen.to}"
+        raise Interrupted(f"{kept}; continue with: {command}", signal.SIGINT) from None
+    console.print(f"data: {folder}" + (" (already there)" if was_there else ""), markup=False, soft_wrap=True)
+    use = f"{DATA_SETS[chosen.name].use} {shlex.quote(str(folder))}"
+    console.print(f"next: {use}", markup=False, soft_wrap=True)
+
+
 def free_folder(wanted: Path) -> Path:
     """The folder itself, or the first of folder-2, folder-3, ... that is free."""
     numbered = (wanted.with_name(f"{wanted.name}-{number}") for number in itertools.count(2))
@@ -304,6 +323,7 @@ def of_many_runs(verb: str) -> Callable[[list[str], Console], None]:
 
 VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "demo": demo,
+    "download": download,
     "train": train,
     "evaluate": evaluate,
     "report": report,

@@ -50,6 +50,11 @@ class Bar:
     def progress(self, done: int, total: int, what: str) -> None:
         self._show(what, done, total, "")
 
+    def bytes(self, done: int, total: int, what: str) -> None:
+        """The same for work that counts bytes, which are shown as megabytes."""
+        whole = -(-total // 10**6)
+        self._show(f"{what}, MB", done // 10**6 if done < total else whole, whole, "")
+
     def note(self, line: str) -> None:
         self._console.print(line, style="dim", soft_wrap=True)
 
