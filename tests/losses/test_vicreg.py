@@ -5,7 +5,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from varcon.losses.vicreg import vicreg
 
-
 WEIGHTS = (25, 25, 1)  # the paper's
 
 
