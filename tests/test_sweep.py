@@ -100,6 +100,7 @@ def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
             "batch_size 4800: train.batch_size is 4800 but there are only 48",
         ),
         (["--set", "train.epochs=1", "--set", "train.epochs=2"], "--set names train.epochs twice"),
+        (["--set", "train.seed=0,1"], "--set names train.seed, which --seeds gives: write --seeds 0,1,2"),
         (["--seeds", "0,x"], "--seeds is '0,x'"),
         ([], "sweep needs settings to vary, for example: --set train.epochs=50,100"),
     ],

@@ -87,6 +87,8 @@ def plan(base: Recipe[Any], grid: Grid, seeds: list[int], out: Path, progress: O
     """The runs; what can be known to fail is found here, before anything is trained."""
     if (out / "recipe.json").exists() or out.is_file():
         raise InputError(f"{out} is a run or a file; put the sweep elsewhere with --out FOLDER")
+    if "train.seed" in grid:
+        raise InputError("--set names train.seed, which --seeds gives: write --seeds 0,1,2")
     if not grid and len(seeds) < 2:
         raise InputError(
             "sweep needs settings to vary, for example: --set train.epochs=50,100; or several --seeds"
