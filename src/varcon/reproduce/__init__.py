@@ -118,7 +118,8 @@ def write(
     folder = made.setup.out / made.name
     good = {one.folder for one, result in results if not result.failed}
     folders = {
-        which: [one.folder for one in several if one.folder in good] for which, several in made.runs.items()
+        which: {one.seed: one.folder for one in several if one.folder in good}
+        for which, several in made.runs.items()
     }
     gathered = Gathered({which: found for which, found in folders.items() if found})
     entries, artifact = made.entries, made.artifact
@@ -135,7 +136,7 @@ def write(
     table = tables.write(
         folder, made.name, title, entries, gathered, artifact.place, artifact.setting, notes, picture
     )
-    several = [one for found in gathered.folders.values() for one in found]
+    several = [one for found in gathered.folders.values() for one in found.values()]
     if several:
         run.report(list(dict.fromkeys(several)), folder / "report.html")
     return folder, table

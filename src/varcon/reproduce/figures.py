@@ -67,10 +67,10 @@ class Tau2:
     paper: Mapping[str, list[Value]]
 
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
-        folders = gathered.folders.get(self.runs, [])
-        if not folders:
+        folder = gathered.first(self.runs)
+        if folder is None:
             return None
-        found = temperatures(folders[0])
+        found = temperatures(folder)
         quartiles = Band(found.epochs, found.quantiles[:, 2], found.quantiles[:, 4])
         mean = line(found.epochs, found.mean, 0, "mean (grey: the middle half)")
         table = np.array([[value.value for value in row] for row in self.paper.values()])
@@ -107,7 +107,7 @@ class Losses:
         at = {"first": 1, "20 %": 10, "last": 50}  # of the paper's epochs
         ours, paper = [], []
         for style, (label, (method, term)) in enumerate(columns.items()):
-            for folder in gathered.folders.get(Runs(method), [])[:1]:
+            if folder := gathered.first(Runs(method)):
                 epochs, terms = epoch_means(read_rows(folder / "metrics.jsonl"))
                 ours.append(line(epochs, terms[term], style, label))
             points = {at[part]: value for part, value in CONVERGENCE[label].items()}
@@ -158,13 +158,14 @@ class Maps:
     runs: Runs
 
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
-        for folder in gathered.folders.get(self.runs, [])[:1]:
-            with np.load(folder / "findings" / "maps.npz", allow_pickle=False) as arrays:
-                points, labels, epochs = arrays["points"], arrays["labels"], arrays["epochs"]
-            knn = {entry.x: cell.mean for entry in entries if (cell := gathered.cell(entry))}
-            titles = [f"epoch {epoch:g}: kNN {knn[epoch]:.2f} %" for epoch in epochs]
-            return file(small_maps(points, labels, titles))
-        return None
+        folder = gathered.first(self.runs)
+        if folder is None:
+            return None
+        with np.load(folder / "findings" / "maps.npz", allow_pickle=False) as arrays:
+            points, labels, epochs = arrays["points"], arrays["labels"], arrays["epochs"]
+        knn = {entry.x: cell.mean for entry in entries if (cell := gathered.cell(entry))}
+        titles = [f"epoch {epoch:g}: kNN {knn[epoch]:.2f} %" for epoch in epochs]
+        return file(small_maps(points, labels, titles))
 
 
 @dataclass(frozen=True)
@@ -177,9 +178,9 @@ class Drawn:
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
         found: dict[str, str] = {}
         for name, runs in self.runs.items():
-            for folder in gathered.folders.get(runs, [])[:1]:
-                svg = drawn(folder, self.title)
-                found |= {name: svg} if svg else {}
+            folder = gathered.first(runs)
+            svg = drawn(folder, self.title) if folder else None
+            found |= {name: svg} if svg else {}
         if not found:
             return None
         return file(beside(found) if len(found) > 1 else next(iter(found.values())))
