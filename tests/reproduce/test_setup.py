@@ -2,6 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from varcon import InputError
 from varcon.methods import METHODS
@@ -54,6 +55,43 @@ def test_paper_trains_as_the_paper_s_recipe(smoke):
     found = differences(recipe_to_dict(recipe), recipe_to_dict(stored))
     assert {name for name in found if not name.startswith("evaluate")} == {"train.snapshots"}
     assert recipe.train.snapshots == (50, 100, 150)  # and 200, which is the encoder
+
+
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory):
+    """The paper's scale on a folder, though of a few small images."""
+    folder = tmp_path_factory.mktemp("photos")
+    for part in ("train", "test"):
+        for label in ("ant", "bee"):
+            (folder / part / label).mkdir(parents=True)
+            for number in range(2):
+                Image.new("RGB", (8, 8), (90 * number, 50, 50)).save(folder / part / label / f"{number}.png")
+    setup, _ = set_up("paper", str(folder), folder / "out", ignore)
+    return replace(setup, counts=(1300,) * 1000)  # as many images as there, so that the batch is whole
+
+
+@pytest.mark.parametrize("method", ["paco", "gpaco", "varcon-paco", "varcon-gpaco"])
+def test_paco_trains_on_a_folder_as_its_authors_on_imagenet(imagenet, method):
+    """By the published table: alpha 0.05, tau 0.2, a queue of 8192, SGD of 0.04 for 256 images, 1e-4."""
+    recipe = imagenet.recipe(Runs(method))
+    own, train = recipe.method, recipe.train
+    assert (own.alpha, own.temperature, own.queue) == (0.05, 0.2, 8192)
+    assert (train.optimizer, train.learning_rate, train.weight_decay) == ("sgd", 0.04, 1e-4)
+
+
+def test_cross_entropy_on_a_folder_crops_and_flips_and_no_more(imagenet):
+    recipe = imagenet.recipe(Runs("ce"))
+    augment, train = recipe.augment, recipe.train
+    assert (augment.policy, augment.views, augment.crop_area, augment.flip) == ("sim", 1, (0.08, 1.0), 0.5)
+    assert (augment.jitter_probability, augment.grey, augment.blur) == (0, 0, 0)
+    assert (train.optimizer, train.learning_rate, train.weight_decay) == ("sgd", 0.1, 1e-4)
+
+
+def test_other_methods_on_a_folder_have_their_published_sizes(imagenet):
+    found = {name: imagenet.recipe(Runs(name)) for name in ("moco", "barlow", "vicreg", "supcon")}
+    assert found["moco"].method.queue == 65536
+    assert found["barlow"].method.dimensions == found["vicreg"].method.dimensions == 8192
+    assert {recipe.train.optimizer for recipe in found.values()} == {"lars"}
 
 
 def test_equal_runs_have_one_label_and_others_another(smoke):

@@ -121,6 +121,21 @@ SCALES = {
         image_size=224,
     ),
 }
+# The methods' own defaults are those for ImageNet; what remains is how some of them are trained.
+PACO_IMAGENET = {"train.optimizer": "sgd", "train.learning_rate": 0.04}
+ON_IMAGENET: dict[str, Settings] = {
+    "ce": {  # crop and flip, as everybody trains it there; the crop is of a part, not a shift as on CIFAR
+        "augment.views": 1,
+        "augment.jitter_probability": 0.0,
+        "augment.grey": 0.0,
+        "augment.blur": 0.0,
+        "train.optimizer": "sgd",
+        "train.learning_rate": 0.1,
+        "train.warmup_epochs": 5,
+    },
+    **dict.fromkeys(("paco", "gpaco", "varcon-paco", "varcon-gpaco"), PACO_IMAGENET),
+    "swav": {"method.queue": 3840},
+}
 # The paper's ImageNet settings; but it gives no rate for LARS, and SupCon's, which trains as long, serves.
 IMAGENET = {
     "encoder.stem": "imagenet",
@@ -261,7 +276,7 @@ def set_up(
     if chosen.name == "folder":
         base = replace(base, data=replace(chosen, image_size=scale.image_size))
         if scale.name == "paper":
-            base = with_settings(base, IMAGENET)
+            base, scale = with_settings(base, IMAGENET), replace(scale, own=ON_IMAGENET)
     loaded = load(base.data, progress)
     if scale.name == "smoke":
         brief = within_smoke(base.data, loaded)
