@@ -136,6 +136,19 @@ def test_a_run_that_fails_is_listed_and_the_rest_goes_on(made, quick, tmp_path, 
     assert ("K = 5", "VarCon") in entries(out, "knn")
 
 
+def notes(setup, name):
+    artifact = reproduce.ARTIFACTS[name]
+    made = reproduce.Plan(name, artifact, setup, artifact.content(setup), {}, [])
+    return " ".join(reproduce.notes_of(made, [], "cpu"))
+
+
+def test_the_notes_say_what_a_folder_takes_at_the_paper_s_scale(imagenet):
+    said = notes(imagenet, "table1")
+    assert "(192.9 GB)" in said  # 1,281,167 images of 3 x 224 x 224 bytes
+    assert "43 GB for every 512 images" in said
+    assert "batches of 512 unless a row says otherwise, where the paper has 4096" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

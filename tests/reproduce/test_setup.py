@@ -2,7 +2,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from varcon import InputError
 from varcon.methods import METHODS
@@ -57,17 +56,10 @@ def test_paper_trains_as_the_paper_s_recipe(smoke):
     assert recipe.train.snapshots == (50, 100, 150)  # and 200, which is the encoder
 
 
-@pytest.fixture(scope="module")
-def imagenet(tmp_path_factory):
-    """The paper's scale on a folder, though of a few small images."""
-    folder = tmp_path_factory.mktemp("photos")
-    for part in ("train", "test"):
-        for label in ("ant", "bee"):
-            (folder / part / label).mkdir(parents=True)
-            for number in range(2):
-                Image.new("RGB", (8, 8), (90 * number, 50, 50)).save(folder / part / label / f"{number}.png")
-    setup, _ = set_up("paper", str(folder), folder / "out", ignore)
-    return replace(setup, counts=(1300,) * 1000)  # as many images as there, so that the batch is whole
+def test_a_folder_s_batch_fits_one_gpu_and_the_rate_follows_it(imagenet):
+    """The paper's GPUs hold 512 images each; the rate is given for 256."""
+    train = imagenet.recipe(Runs("varcon")).train
+    assert (train.batch_size, train.learning_rate, train.epochs) == (512, 0.4, 350)
 
 
 @pytest.mark.parametrize("method", ["paco", "gpaco", "varcon-paco", "varcon-gpaco"])

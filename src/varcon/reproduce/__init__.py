@@ -14,6 +14,7 @@ from varcon.reproduce import stand_ins, tables
 from varcon.reproduce.declarations import ARTIFACTS, Artifact
 from varcon.reproduce.entries import Entry
 from varcon.reproduce.gather import FROM_JOURNALS, Gathered
+from varcon.reproduce.paper import MEMORY
 from varcon.reproduce.setup import SCALES, Runs, Setup, parse_data, set_up
 from varcon.runs import Planned, Result, check_run
 from varcon.sweep import folder_name
@@ -158,6 +159,14 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     compared = any(entry.paper for entry in made.entries)
     other = [differ] if compared and setup.scale.name != "paper" else []
     said = [ours, paper, *other, *artifact.notes]
+    if setup.as_imagenet:
+        images = sum(setup.counts) * 3 * setup.side**2 / 1e9
+        said.append(
+            f"A run has one device. It holds the training images ({images:,.1f} GB) and, by the paper's "
+            f"figure for a ResNet-50, {MEMORY['VarCon']:.0f} GB for every 512 images of a batch: so ours are "
+            f"batches of {setup.base.train.batch_size} unless a row says otherwise, where the paper has "
+            "4096, with the learning rate in proportion."
+        )
     if setup.base.data.per_class:
         said.append(
             f"To be brief, {setup.base.data.per_class} training images of each class were used, of "
