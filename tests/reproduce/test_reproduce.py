@@ -142,6 +142,14 @@ def notes(setup, name):
     return " ".join(reproduce.notes_of(made, [], "cpu"))
 
 
+def test_values_that_the_data_do_not_allow_are_named(imagenet):
+    assert "Left out: N = 1000; the smallest class has 732 training images." in notes(imagenet, "table2")
+    few = replace(imagenet, counts=(500,) * 10)
+    assert "Left out: N = 700, 1000; the smallest class has 500 training images." in notes(few, "table2")
+    assert "Left out: batch 6144; there are 5,000 training images." in notes(few, "batch-size")
+    assert "Left out" not in notes(imagenet, "batch-size")
+
+
 def test_the_notes_say_what_a_folder_takes_at_the_paper_s_scale(imagenet):
     said = notes(imagenet, "table1")
     assert "(192.9 GB)" in said  # 1,281,167 images of 3 x 224 x 224 bytes

@@ -12,7 +12,7 @@ from varcon.engine.loop import check
 from varcon.recipe import did_you_mean
 from varcon.reproduce import stand_ins, tables
 from varcon.reproduce.declarations import ARTIFACTS, Artifact
-from varcon.reproduce.entries import Entry
+from varcon.reproduce.entries import Entry, Swept
 from varcon.reproduce.gather import FROM_JOURNALS, Gathered
 from varcon.reproduce.paper import MEMORY
 from varcon.reproduce.setup import SCALES, Runs, Setup, parse_data, set_up
@@ -159,6 +159,8 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     compared = any(entry.paper for entry in made.entries)
     other = [differ] if compared and setup.scale.name != "paper" else []
     said = [ours, paper, *other, *artifact.notes]
+    if isinstance(artifact.content, Swept):
+        said += artifact.content.left_out(setup)
     if setup.as_imagenet:
         images = sum(setup.counts) * 3 * setup.side**2 / 1e9
         said.append(
