@@ -91,8 +91,8 @@ def adaptability(setup: Setup) -> list[Entry]:
         row, runs = f"{published} (the paper's)", None
         if encoder in encoders:
             policy = AUGMENTATIONS[augmentation]
-            if policy.get("augment.policy") == "auto" and setup.scale.name == "paper":
-                policy = {**policy, "augment.auto": "imagenet"}
+            if policy.get("augment.policy") == "auto" and setup.base.data.name == "folder":
+                policy = {**policy, "augment.auto": "imagenet"}  # photographs; other data are CIFAR's size
             runs = Runs(RIVALS[loss], {**encoders[encoder], **policy})
             name: str = setup.recipe(runs).encoder.name
             name += " with imagenet stem" if "encoder.stem" in encoders[encoder] else ""
