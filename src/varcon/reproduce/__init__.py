@@ -153,11 +153,12 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     spread = (
         "; ± is the standard deviation over the seeds, the paper's its standard error" if seeds > 1 else ""
     )
-    trained = f"{setup.base.train.epochs} epochs unless a row says otherwise"
+    trained = f"{epochs_of(made)} unless a row says otherwise"
     ours = f"Ours: {setup.where}, {trained}, {seeds} seed{'s' if seeds > 1 else ''}{spread}."
-    differ = "The two do not compare in value: data, encoder and training differ."
+    differ = "The two do not compare in value: data, encoder or training differ."
     compared = any(entry.paper for entry in made.entries)
-    other = [differ] if compared and setup.scale.name != "paper" else []
+    alike = setup.scale.name == "paper" and setup.published in artifact.data
+    other = [differ] if compared and not alike else []
     said = [ours, paper, *other, *artifact.notes]
     if isinstance(artifact.content, Swept):
         said += artifact.content.left_out(setup)
@@ -179,3 +180,16 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     if artifact.needs == "acceptable labels" and not setup.real_labels:
         said.append(stand_ins.LABELS)
     return said + [f"{one.label}, seed {one.seed} failed: {one.failed}" for one in failures]
+
+
+def epochs_of(made: Plan) -> str:
+    """`350 epochs`, or by method where the paper's differ within a table."""
+    usual = made.setup.base.train.epochs
+    readings = (reading for entry in made.entries for reading in (entry.ours, entry.less) if reading)
+    epochs = {
+        one.runs.method: made.setup.recipe(one.runs).train.epochs if one.runs.epochs else usual
+        for one in readings
+    }
+    if len(set(epochs.values())) > 1:
+        return ", ".join(f"{method} {count} epochs" for method, count in epochs.items())
+    return f"{next(iter(epochs.values()), usual)} epochs"

@@ -7,6 +7,7 @@ from typing import Literal
 
 from varcon.reproduce import paper
 from varcon.reproduce.contents import (
+    CONVERGING,
     FIXED,
     LINEAR,
     NINE,
@@ -27,7 +28,7 @@ from varcon.reproduce.contents import (
 )
 from varcon.reproduce.entries import Column, Compared, Content, Several, Swept, Within
 from varcon.reproduce.figures import Curve, Drawn, Figure, Growth, Losses, Maps, Tau2
-from varcon.reproduce.setup import NEIGHBOURS
+from varcon.reproduce.setup import NEIGHBOURS, VARCON_200
 
 IMAGENET = "ImageNet, ResNet-50"
 NAMED_POINTS = "Of the paper's curves these are the points that its text names."
@@ -46,6 +47,7 @@ class Artifact:
     needs: Literal["", "targets", "acceptable labels"] = ""  # beyond the data
     measured: bool = False  # without runs: reproduce.memory measures it
     notes: tuple[str, ...] = ()
+    data: tuple[str, ...] = ("ImageNet",)  # that the paper has values of
 
 
 ARTIFACTS: dict[str, Artifact] = {
@@ -55,6 +57,7 @@ ARTIFACTS: dict[str, Artifact] = {
         "Table 1",
         "ResNet-50",
         main_table,
+        data=paper.MAIN_DATA,
     ),
     "table2": Artifact(
         "Learning from few labels",
@@ -214,8 +217,8 @@ ARTIFACTS: dict[str, Artifact] = {
         "how tau2 spreads over training, epsilon learned",
         "Table 8",
         "ImageNet, ResNet-50, batches of 4096",
-        temperatures(VARCON, paper.TAU2_LEARNED),
-        Tau2(VARCON, paper.TAU2_LEARNED),
+        temperatures(VARCON_200, paper.TAU2_LEARNED),
+        Tau2(VARCON_200, paper.TAU2_LEARNED),
     ),
     "real": Artifact(
         "Accuracy under several acceptable labels",
@@ -239,7 +242,7 @@ ARTIFACTS: dict[str, Artifact] = {
         "Figure 5",
         "ImageNet, ResNet-50, 200 epochs",
         maps,
-        Maps(VARCON),
+        Maps(VARCON_200),
         notes=("Ours is the vote of an image's nearest among the other mapped test images.",),
     ),
     "tsne-compare": Artifact(
@@ -248,10 +251,10 @@ ARTIFACTS: dict[str, Artifact] = {
         "Figure 6",
         "ImageNet, ResNet-50, SupCon after 350 epochs and VarCon after 200",
         Compared(
-            {"SupCon": SUPCON, "VarCon": VARCON},
+            {"SupCon": SUPCON, "VarCon": VARCON_200},
             (Column("kNN top-1", "knn", "top1", paper.MAPS_COMPARED),),
         ),
-        Drawn({"SupCon": SUPCON, "VarCon": VARCON}, "Map of the test embeddings"),
+        Drawn({"SupCon": SUPCON, "VarCon": VARCON_200}, "Map of the test embeddings"),
         also=("map2d",),
     ),
     "clustering": Artifact(
@@ -276,7 +279,7 @@ ARTIFACTS: dict[str, Artifact] = {
         "Figure 7",
         "ImageNet, ResNet-50, 50 epochs, batches of 4096",
         convergence,
-        Losses(),
+        Losses(CONVERGING),
         notes=("The losses of different methods do not compare in value: SupCon's has a floor above 0.",),
     ),
     "memory": Artifact(
@@ -326,5 +329,6 @@ ARTIFACTS: dict[str, Artifact] = {
             },
         ),
         notes=("PaCo and GPaCo predict with their own classifier; the paper's values are of that.",),
+        data=("CIFAR-100", "ImageNet"),
     ),
 }

@@ -101,13 +101,15 @@ class Tau2:
 class Losses:
     """The losses over training, VarCon's with its terms."""
 
+    runs: Mapping[str, Runs]  # by the name that a label begins with
+
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
-        columns = {"SupCon, loss": ("supcon", "loss"), "VarCon, loss": ("varcon", "loss")}
-        columns |= {"VarCon, KL term": ("varcon", "kl"), "VarCon, NLL term": ("varcon", "nll")}
+        terms_of = {"SupCon, loss": "loss", "VarCon, loss": "loss"}
+        terms_of |= {"VarCon, KL term": "kl", "VarCon, NLL term": "nll"}
         at = {"first": 1, "20 %": 10, "last": 50}  # of the paper's epochs
         ours, paper = [], []
-        for style, (label, (method, term)) in enumerate(columns.items()):
-            if folder := gathered.first(Runs(method)):
+        for style, (label, term) in enumerate(terms_of.items()):
+            if folder := gathered.first(self.runs[label.split(",")[0]]):
                 epochs, terms = epoch_means(read_rows(folder / "metrics.jsonl"))
                 ours.append(line(epochs, terms[term], style, label))
             points = {at[part]: value for part, value in CONVERGENCE[label].items()}

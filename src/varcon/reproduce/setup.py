@@ -121,6 +121,7 @@ SCALES = {
         image_size=224,
     ),
 }
+IMAGENET_SIZE = (1000, 1_281_167)  # classes and training images
 # The methods' own defaults are those for ImageNet; what remains is how some of them are trained.
 PACO_IMAGENET = {"train.optimizer": "sgd", "train.learning_rate": 0.04}
 ON_IMAGENET: dict[str, Settings] = {
@@ -156,9 +157,13 @@ class Runs:
     method: str
     settings: Settings = field(default_factory=dict)
     half: bool = False  # on half of the classes, where the other half is what it transfers to
+    epochs: int = 0  # at the paper's scale, where the paper trains these for more or less than its others
 
     def __hash__(self) -> int:
-        return hash((self.method, repr(sorted(self.settings.items())), self.half))
+        return hash((self.method, repr(sorted(self.settings.items())), self.half, self.epochs))
+
+
+VARCON_200 = Runs("varcon", epochs=200)  # of the maps over training
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,13 @@ class Setup:
         return f"{self.base.data.name}, {self.base.encoder.name} encoder"
 
     @property
+    def published(self) -> str:
+        """Which data of the paper's these are; empty: none, or not to be told."""
+        if self.base.data.name == "folder":
+            return "ImageNet" if (len(self.counts), sum(self.counts)) == IMAGENET_SIZE else ""
+        return {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}.get(self.base.data.name, "")
+
+    @property
     def fewest(self) -> int:
         return min(self.counts)
 
@@ -193,9 +205,9 @@ class Setup:
 
     def recipe(self, runs: Runs, seed: int = 0) -> Recipe[Any]:
         recipe = self._recipe(runs, seed)
-        if self.label(runs) != "varcon":
+        if self.label(runs) != self.label(VARCON_200):
             return recipe
-        # The maps over training want the encoder on its way; of the plain run only, for the disk's sake.
+        # The maps over training want the encoder on its way; of these runs only, for the disk's sake.
         quarters = sorted({round(recipe.train.epochs * part / 4) for part in (1, 2, 3)} - {0})
         return with_settings(recipe, {"train.snapshots": quarters})
 
@@ -205,6 +217,8 @@ class Setup:
         # As many images seen as by the others: a method of one view gets twice the epochs.
         shown = full_views(self.base.augment, self.side) / full_views(recipe.augment, self.side)
         epochs = max(1, round(self.base.train.epochs * shown))
+        if self.scale.name == "paper" and runs.epochs:
+            epochs = runs.epochs
         settings = {"train.epochs": epochs, "train.seed": seed, **runs.settings}
         if set(self.counts) == {settings.get("data.per_class")}:
             del settings["data.per_class"]  # these are all images, and the run is the plain one
