@@ -17,7 +17,7 @@ from varcon.reports.charts import WIDE, Band, Line, Panel, curves
 from varcon.reports.figures.maps import small_maps
 from varcon.reports.svg import Drawing
 from varcon.reproduce.entries import Entry
-from varcon.reproduce.gather import PARTS, Gathered, at_part, temperatures
+from varcon.reproduce.gather import PARTS, Gathered, at_part, scores, temperatures
 from varcon.reproduce.memory import row_of, sizes
 from varcon.reproduce.paper import CONVERGENCE, TAU2_SCORES, Value
 from varcon.reproduce.setup import Runs, Setup
@@ -165,8 +165,8 @@ class Maps:
             return None
         with np.load(folder / "findings" / "maps.npz", allow_pickle=False) as arrays:
             points, labels, epochs = arrays["points"], arrays["labels"], arrays["epochs"]
-        knn = {entry.x: cell.mean for entry in entries if (cell := gathered.cell(entry))}
-        titles = [f"epoch {epoch:g}: kNN {knn[epoch]:.2f} %" for epoch in epochs]
+        found = scores(folder, "maps")  # of the run that is drawn, not the mean over the seeds
+        titles = [f"epoch {epoch}: kNN {found[f'knn_top1@epoch{epoch}']:.2f} %" for epoch in epochs]
         return file(small_maps(points, labels, titles))
 
 

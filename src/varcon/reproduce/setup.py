@@ -15,6 +15,7 @@ from varcon.data.folder import TEST_NAMES
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings, FurtherSettings
 from varcon.evaluations.knn import KNN
+from varcon.evaluations.map2d import Map2D
 from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.transfer import Target
 from varcon.methods import METHODS
@@ -24,6 +25,7 @@ from varcon.sweep import combinations, plain
 Settings = Mapping[str, Any]  # by their dotted names in a recipe
 
 NEIGHBOURS = (1, 5, 10, 20, 40, 80, 200)  # of the figure over K
+MAP = Map2D(perplexity=50)  # of tsne-compare, as the paper has it
 
 SMOKE_IMAGES, SMOKE_SIDE = 1500, 16  # that the smoke scale trains on, at most
 
@@ -90,7 +92,7 @@ SCALES = {
         replace(
             DIGITS,
             train=replace(DIGITS.train, epochs=12),
-            evaluate=EvaluateSettings(knn=KNN(k=5, also=NEIGHBOURS)),
+            evaluate=EvaluateSettings(knn=KNN(k=5, also=NEIGHBOURS), map2d=MAP),
         ),
         ON_DIGITS,
         image_size=SMOKE_SIDE,
@@ -103,7 +105,7 @@ SCALES = {
         Recipe(
             encoder=EncoderSettings("resnet18"),
             train=CIFAR100_TRAINING,
-            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS)),
+            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS), map2d=MAP),
         ),
         ON_CIFAR100,
         image_size=64,
@@ -115,7 +117,7 @@ SCALES = {
         Recipe(
             encoder=EncoderSettings("resnet50"),
             train=replace(CIFAR100_TRAINING, epochs=200),
-            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS)),
+            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS), map2d=MAP),
         ),
         ON_CIFAR100,
         image_size=224,
