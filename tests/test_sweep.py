@@ -85,6 +85,23 @@ def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
 
 
+@pytest.mark.parametrize("left", [None, "", '{"step": 1, "ep'], ids=["none", "empty", "cut off"])
+def test_a_run_without_its_metrics_is_listed_and_the_rest_is_there(tmp_path, capsys, left):
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    command = ["sweep", str(recipe), "--set", "train.epochs=1,2", "--only", "knn", "--out", str(out)]
+    assert main(command) == 0
+    journal = out / "epochs-1-seed0/metrics.jsonl"
+    journal.unlink() if left is None else journal.write_text(left)
+    capsys.readouterr()
+    assert main(command) == 1
+    assert "1 of 2 runs failed (epochs 1, seed 0)" in capsys.readouterr().err
+    assert "metrics.jsonl has no row; restore it, or delete" in (out / "sweep.md").read_text()
+    first, second = json.loads((out / "sweep.json").read_text())
+    assert "failed" in first
+    assert second["kNN top-1"] == 100.0
+    assert (out / "epochs-1-seed0/encoder.safetensors").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
