@@ -56,6 +56,15 @@ def test_every_combination_has_its_recipe_and_label():
     assert folder_name("temperature 0.05, epochs 1") == "temperature-0.05-epochs-1"
 
 
+def test_values_that_differ_in_the_seventh_digit_are_two():
+    recipes = combinations(load_recipe(DIGITS), parse_grid(["train.learning_rate=0.1234567,0.1234568,1e-5"]))
+    assert {label: recipe.train.learning_rate for label, recipe in recipes.items()} == {
+        "learning_rate 0.1234567": 0.1234567,
+        "learning_rate 0.1234568": 0.1234568,
+        "learning_rate 1e-05": 1e-5,
+    }
+
+
 def test_settings_of_one_name_are_told_apart():
     grid = parse_grid(["method.temperature=0.1", "evaluate.knn.temperature=0.2"])
     (label,) = combinations(load_recipe(DIGITS), grid)
@@ -118,6 +127,12 @@ def test_a_run_without_its_metrics_is_listed_and_the_rest_is_there(tmp_path, cap
         ),
         (["--set", "train.epochs=1", "--set", "train.epochs=2"], "--set names train.epochs twice"),
         (["--set", "train.seed=0,1"], "--set names train.seed, which --seeds gives: write --seeds 0,1,2"),
+        (["--set", "train.epochs=1,2,1"], "--set gives epochs 1 twice; give each value once"),
+        (
+            ["--set", "data.path=/d/a/b,/d/a-b"],
+            "'path /d/a/b' and 'path /d/a-b' would share the folder path-d-a-b; sweep them one after",
+        ),
+        (["--set", "data.path=/d/a,/d/A"], "would share the folder path-d-A"),
         (["--seeds", "0,x"], "--seeds is '0,x'"),
         ([], "sweep needs settings to vary, for example: --set train.epochs=50,100"),
     ],
