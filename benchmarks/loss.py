@@ -30,10 +30,9 @@ from timing import (
 from torch import Tensor
 
 from varcon import VarConLoss
-from varcon.losses.supcon import supcon
-from varcon.reproduce.memory import held_on_gpu
+from varcon.reproduce.memory import TEMPERATURE, held_on_gpu, pairwise_supcon
 
-TEMPERATURE, EPSILON = 0.1, 0.02
+EPSILON = 0.02
 GPU_SIZES = [
     # samples, classes
     (1024, 10), (1024, 1000), (1024, 1_000_000), (8192, 10), (8192, 1000), (8192, 100_000),
@@ -196,12 +195,6 @@ class DirectOfThosePresent(Direct):
         found, places = labels.unique(return_inverse=True)
         self.classes = len(found)
         return super().__call__(embeddings, places)
-
-
-def pairwise_supcon(embeddings: Tensor, labels: Tensor) -> Tensor:
-    z = F.normalize(embeddings, dim=1)
-    itself = torch.arange(len(z), device=z.device)
-    return supcon(z, labels, z, labels, itself, TEMPERATURE).mean()
 
 
 if __name__ == "__main__":

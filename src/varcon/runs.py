@@ -94,6 +94,9 @@ def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: s
     except (RunError, InputError) as error:  # the other runs can do without this one
         return Result(planned.label, planned.seed, failed=str(error))
     rows = read_rows(folder / "metrics.jsonl")
+    if not rows:
+        why = f"{folder / 'metrics.jsonl'} has no row; restore it, or delete {folder} to train the run again"
+        return Result(planned.label, planned.seed, failed=why)
     scores = headlines(findings)
     scores["minutes"] = rows[-1]["seconds"] / 60
     scores[SPEED] = statistics.median(row["images_per_second"] for row in rows)
