@@ -317,6 +317,21 @@ def test_images_that_cannot_be_used():
         augment(noise(2, 8, 8), AugmentSettings(policy="crop-flip", shift=8), MEAN, STD, seeded())
 
 
+@pytest.mark.parametrize("settings", EVERY_POLICY, ids=lambda settings: settings.policy)
+def test_a_batch_of_no_images(settings):
+    for images, indices in ((noise(0, 8, 8), None), (noise(3, 8, 8), torch.tensor([], dtype=torch.int64))):
+        with pytest.raises(InputError, match=r"^the batch is empty; give at least one sample\.$"):
+            draw_views(images, settings, MEAN, STD, seeded(), indices)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (2, 2)])
+def test_blur_of_the_smallest_images_keeps_their_brightness(shape):
+    images = torch.full((20, 3, *shape), 200, dtype=torch.uint8)
+    settings = AugmentSettings(blur=1, jitter_probability=0, small_views=1, small_size=1)
+    for view in draw_views(images, settings, ZERO, ONE, seeded()):
+        torch.testing.assert_close(view, torch.full_like(view, 200 / 255), atol=1e-6, rtol=0)
+
+
 def test_every_policy_is_tested_here():
     assert {settings.policy for settings in EVERY_POLICY} == set(POLICIES) - {"vectors"}  # test_vectors.py
 

@@ -47,6 +47,8 @@ def draw_views(
     if (images.ndim == 2) != (settings.policy == "vectors"):
         kind, cure = ("vectors", "choose 'vectors'") if images.ndim == 2 else ("images", "choose another")
         raise InputError(f"augment.policy is {settings.policy!r} and the data are {kind}; {cure}.")
+    if not len(images if indices is None else indices):
+        raise InputError("the batch is empty; give at least one sample.")
     # Under the training step's autocast the matrix products would run in half precision.
     with torch.autocast(images.device.type, enabled=False):
         to = Normalisation(mean, std, dtype)
@@ -295,8 +297,8 @@ def apply_sim(images: Tensor, draw: SimDraw, size: tuple[int, int]) -> Tensor:
 
 
 def blur_radius(size: int) -> int:
-    """Half of SimCLR's kernel, which is about a tenth of the image's side."""
-    return max(1, size // 20)
+    """Half of SimCLR's kernel, which is about a tenth of the image's side; one pixel has no neighbour."""
+    return min(size - 1, max(1, size // 20))
 
 
 def _check(images: Tensor) -> None:
