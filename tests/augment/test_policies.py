@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import inspect
 import itertools
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -334,6 +337,61 @@ def test_blur_of_the_smallest_images_keeps_their_brightness(shape):
 
 def test_every_policy_is_tested_here():
     assert {settings.policy for settings in EVERY_POLICY} == set(POLICIES) - {"vectors"}  # test_vectors.py
+
+
+OPERATED = ("auto", "rand", "stacked-rand")
+ACTS = {  # another value of a setting, and the policies in which it changes the views
+    "crop_area": ((0.9, 1.0), ("sim", *OPERATED)),
+    "flip": (0.0, ("crop-flip", "sim", *OPERATED)),
+    "jitter": ((0.8, 0.8, 0.8, 0.2), ("sim", "stacked-rand")),
+    "jitter_probability": (0.0, ("sim", "stacked-rand")),
+    "grey": (1.0, ("sim", "stacked-rand")),
+    "blur": (1.0, ("sim",)),
+    "shift": (2, ("crop-flip",)),
+    "auto": ("imagenet", ("auto",)),
+    "rand_operations": (3, ("rand", "stacked-rand")),
+    "rand_magnitude": (0.9, ("rand", "stacked-rand")),
+    "cutout": (4, OPERATED),
+}
+
+
+def said_of(setting: str) -> str:
+    """The comment of a setting, or the words below it: what --help and the documentation show."""
+    source = inspect.getsource(AugmentSettings)
+    after = source[source.index(f"\n    {setting}: ") :]
+    found = re.search(r"#(.*)", after.splitlines()[1]) or re.search('"""(.*?)"""', after, re.DOTALL)
+    assert found
+    return " ".join(found[1].split())
+
+
+@pytest.mark.parametrize("setting", ACTS)
+def test_a_setting_acts_where_its_words_say(setting):
+    images = noise(40, 12, 12)
+    value, acts_in = ACTS[setting]
+    for policy in ("none", "crop-flip", "sim", *OPERATED):
+        plain = AugmentSettings(policy=policy)
+        views = [
+            torch.stack(draw_views(images, settings, ZERO, ONE, seeded()))
+            for settings in (plain, replace(plain, **{setting: value}))
+        ]
+        assert torch.equal(*views) == (policy not in acts_in), policy
+    listed = "all but none, vectors" if setting == "flip" else ", ".join(acts_in)
+    assert f"({listed}" in said_of(setting)
+
+
+def test_where_nothing_is_cropped_the_image_is_shifted_as_the_words_say():
+    assert said_of("crop_area").endswith(f"(1, 1): a shift instead ({', '.join(OPERATED)})")
+    assert said_of("shift").endswith(f"{', '.join(OPERATED)} where crop_area is (1, 1))")
+    images = noise(40, 12, 12)
+    still = {"crop_area": (1, 1), "flip": 0.0, "jitter_probability": 0.0, "grey": 0.0, "rand_magnitude": 0.0}
+    for policy in ("sim", *OPERATED):
+        views = [
+            augment(images, AugmentSettings(policy, shift=shift, **still), ZERO, ONE, seeded())
+            for shift in (0, 4)
+        ]
+        assert torch.equal(*views) == (policy == "sim")
+    unmoved = augment(images, AugmentSettings("sim", **still), ZERO, ONE, seeded())
+    torch.testing.assert_close(unmoved, images / 255, atol=1e-6, rtol=0)
 
 
 def test_small_views_come_last_and_show_less(generator):
