@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from references import augment as reference
 
 from varcon.augment import AugmentSettings, auto, draw_views, ops
 from varcon.augment.auto import GEOMETRY, OPERATIONS, RAND_OPERATIONS, Chosen
@@ -162,6 +163,23 @@ def test_cutout_in_a_policy():
     lost = (cut == 0).all(1).flatten(1).sum(1)
     assert lost.max() == 64 and lost.min() >= 16
     assert torch.equal(torch.where(cut == 0, view, cut), view)
+
+
+def test_stacked_rand_is_blurred_last(generator):
+    """The sharp views of the same draw, blurred by the slow reference."""
+    n = 60
+    images = torch.randint(0, 256, (n, 3, 40, 40), generator=generator).to(torch.uint8)
+    settings = AugmentSettings("stacked-rand", 1, blur=0.5)
+    sharp, blurred = (
+        draw_views(images, kind, (0.0,) * 3, (1.0,) * 3, torch.Generator().manual_seed(0))[0].numpy()
+        for kind in (replace(settings, blur=0.0), settings)
+    )
+    # Of the 60 numbers drawn for an image the last two decide its blur, so that the others stay as they were.
+    *_, whether, spread = torch.rand(60 * n, generator=torch.Generator().manual_seed(0)).view(60, n)
+    sigma = torch.where(whether < 0.5, 0.1 + 1.9 * spread, 0.0).tolist()
+    assert 20 < sum(value > 0 for value in sigma) < 40
+    for ours, before, value in zip(blurred, sharp, sigma, strict=True):
+        np.testing.assert_allclose(ours, reference.blurred(before, value, 2), atol=1e-5)
 
 
 def test_stacked_rand_has_the_colours_of_sim(generator):

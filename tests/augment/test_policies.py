@@ -23,7 +23,7 @@ EVERY_POLICY = [
     AugmentSettings(blur=0.5),
     AugmentSettings(policy="auto", crop_area=(1, 1)),
     AugmentSettings(policy="rand"),
-    AugmentSettings(policy="stacked-rand"),
+    AugmentSettings(policy="stacked-rand", blur=0.5),
 ]
 
 
@@ -346,7 +346,7 @@ ACTS = {  # another value of a setting, and the policies in which it changes the
     "jitter": ((0.8, 0.8, 0.8, 0.2), ("sim", "stacked-rand")),
     "jitter_probability": (0.0, ("sim", "stacked-rand")),
     "grey": (1.0, ("sim", "stacked-rand")),
-    "blur": (1.0, ("sim",)),
+    "blur": (1.0, ("sim", "stacked-rand")),
     "shift": (2, ("crop-flip",)),
     "auto": ("imagenet", ("auto",)),
     "rand_operations": (3, ("rand", "stacked-rand")),
@@ -370,6 +370,12 @@ def test_a_setting_acts_where_its_words_say(setting):
     value, acts_in = ACTS[setting]
     for policy in ("none", "crop-flip", "sim", *OPERATED):
         plain = AugmentSettings(policy=policy)
+        if setting in ("blur", "cutout") and policy not in acts_in:
+            *others, last = map(repr, acts_in)
+            needed = f"^augment.{setting} needs the policy {', '.join(others)} or {last}, not {policy!r}; set"
+            with pytest.raises(InputError, match=needed):
+                replace(plain, **{setting: value})
+            continue
         views = [
             torch.stack(draw_views(images, settings, ZERO, ONE, seeded()))
             for settings in (plain, replace(plain, **{setting: value}))
