@@ -45,6 +45,13 @@ def test_even_classes_with_test_images(tmp_path):
     assert "18 images of 2 classes, and 7 to judge by." in found.reasons
 
 
+def test_test_images_that_cannot_be_used_are_not_passed_over(tmp_path):
+    make(tmp_path / "train", {"a": 9, "b": 9})
+    make(tmp_path, {"val": 4})
+    with pytest.raises(InputError, match="val holds images and no folder per class"):
+        suggest(tmp_path, "cpu")
+
+
 def test_the_written_recipe_is_the_same(tmp_path):
     recipe = suggest(make(tmp_path / "images", {"a": 6, "b": 30}), "cpu").recipe
     (tmp_path / "recipe.toml").write_text(recipe_to_toml(recipe))
