@@ -14,6 +14,7 @@ from PIL import Image
 from varcon.core import InputError
 from varcon.data import assemble, folder
 from varcon.data.folder import decode, load_folder, usual_size
+from varcon.data.subset import hold_out
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -244,6 +245,26 @@ def test_some_are_held_out_where_there_are_no_test_images(tmp_path: Path, layout
     assert len(every.unique(dim=0)) == 25
     again = load_folder(str(tmp_path))
     assert torch.equal(again.test.images, data.test.images)
+
+
+def test_the_images_held_out_are_drawn_from_the_order_of_paths_and_take_no_memory_of_their_own(
+    tmp_path: Path,
+) -> None:
+    files = [
+        save(tmp_path / name / f"{seed:02}.png", noise(7, 6, seed))
+        for name, seeds in (("ant", range(12)), ("bee", range(12, 30)))
+        for seed in seeds
+    ]
+    labels = torch.tensor([0] * 12 + [1] * 18)
+    kept, held = hold_out(labels, 0.2, seed=0)
+    every = decode(files, 6)
+    data = load_folder(str(tmp_path))
+    for split, places in ((data.train, kept), (data.test, held)):
+        assert torch.equal(split.images, every[places])
+        assert torch.equal(split.labels, labels[places])
+        memory = split.images.untyped_storage()
+        assert memory.nbytes() == every.numel()  # one array of all images, of which each split is a part
+        assert memory.data_ptr() == data.train.images.untyped_storage().data_ptr()
 
 
 # ---- what is refused ----

@@ -43,21 +43,18 @@ FEW_NAMED = 3  # of folders
 def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
     root = given_path(path, f"a folder of images; {LAYOUT}")
     found = find_images(root)
-    train_files = found.train_files
-    files = train_files + found.test_files
+    measured = found.train_files
+    found = with_held_out(found, root)  # before decoding: a part of decoded images would be a second copy
+    files = found.train_files + found.test_files
     with warnings.catch_warnings():
         # Pillow warns of odd but readable files. Set here, not in the threads: the filters are global.
         warnings.simplefilter("ignore")
-        size = image_size or usual_size(train_files, progress)
+        size = image_size or usual_size(measured, progress)
         require_memory(len(files), size)
         images = decode(files, size, progress)
-    train = Split(images[: len(train_files)], torch.tensor(found.train_labels))
-    test = Split(images[len(train_files) :], torch.tensor(found.test_labels))
-    if share := held_out_share(found):
-        kept, held = hold_out(train.labels, share, seed=0)
-        if not len(held):
-            raise InputError(f"{root} has one image of each class, and none to judge by: add some")
-        train, test = train.part(kept), train.part(held)
+    count = len(found.train_files)
+    train = Split(images[:count], torch.tensor(found.train_labels))
+    test = Split(images[count:], torch.tensor(found.test_labels))
     return assemble(train, test, found.classes, size, str(root))
 
 
@@ -88,6 +85,24 @@ def find_images(root: Path) -> Found:
 
 def held_out_share(found: Found) -> float:
     return 0.0 if found.test_files else HELD_OUT
+
+
+def with_held_out(found: Found, root: Path) -> Found:
+    """Some of the training files in the place of test files, where there are none."""
+    share = held_out_share(found)
+    if not share:
+        return found
+    kept, held = (places.tolist() for places in hold_out(torch.tensor(found.train_labels), share, seed=0))
+    if not held:
+        raise InputError(f"{root} has one image of each class, and none to judge by: add some")
+    files, labels = found.train_files, found.train_labels
+    return Found(
+        found.classes,
+        [files[i] for i in kept],
+        [labels[i] for i in kept],
+        [files[i] for i in held],
+        [labels[i] for i in held],
+    )
 
 
 def find_splits(root: Path) -> tuple[Path, Path | None]:
