@@ -45,6 +45,13 @@ def test_even_classes_with_test_images(tmp_path):
     assert "18 images of 2 classes, and 7 to judge by." in found.reasons
 
 
+def test_test_images_that_cannot_be_used_are_not_passed_over(tmp_path):
+    make(tmp_path / "train", {"a": 9, "b": 9})
+    make(tmp_path, {"val": 4})
+    with pytest.raises(InputError, match="val holds images and no folder per class"):
+        suggest(tmp_path, "cpu")
+
+
 def test_the_written_recipe_is_the_same(tmp_path):
     recipe = suggest(make(tmp_path / "images", {"a": 6, "b": 30}), "cpu").recipe
     (tmp_path / "recipe.toml").write_text(recipe_to_toml(recipe))
@@ -72,14 +79,25 @@ def test_every_recipe_survives_writing(path, tmp_path):
 )
 def test_size_and_encoder(monkeypatch, side, images, device, size, name, stem):
     monkeypatch.setattr("varcon.suggest.available_memory", lambda: 10**12)
-    found, encoder, why = chosen_encoder(side, images, device)
+    found, encoder, why = chosen_encoder(side, images, images, device)
     assert (found, encoder.name, encoder.stem) == (size, name, stem)
     assert str(size) in why
 
 
 def test_images_that_would_not_fit_are_read_smaller(monkeypatch):
     monkeypatch.setattr("varcon.suggest.available_memory", lambda: 8 * 10**9)
-    assert chosen_encoder(300, 100_000, "cuda")[0] == 112
+    assert chosen_encoder(300, 100_000, 100_000, "cuda")[0] == 112
+    assert chosen_encoder(300, 20_000, 20_000, "cuda")[0] == 224
+    assert chosen_encoder(300, 20_000, 60_000, "cuda")[0] == 112  # with the test images, which lie there too
+
+
+def test_the_test_images_need_memory_too(tmp_path, monkeypatch):
+    make(tmp_path / "train", {"a": 4, "b": 4}, side=64)
+    assert 3 * 8 * 64 * 64 == 98_304
+    monkeypatch.setattr("varcon.suggest.available_memory", lambda: 2 * 98_304)
+    assert suggest(tmp_path, "cuda").recipe.data.image_size == 64
+    make(tmp_path / "test", {"a": 1, "b": 1}, side=64)
+    assert suggest(tmp_path, "cuda").recipe.data.image_size == 32
 
 
 def test_budget():

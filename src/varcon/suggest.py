@@ -55,7 +55,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
     )
     reasons = [f"{images:,} images of {classes} classes, {split}."]
 
-    size, encoder, why = chosen_encoder(side, images, device)
+    size, encoder, why = chosen_encoder(side, images, images + len(found.test_files), device)
     reasons.append(why)
     epochs, batch_size, why = chosen_budget(training, classes, device)
     reasons.append(why)
@@ -98,14 +98,15 @@ def usual_side(files: list[Path], progress: OnProgress | None) -> int:
     return usual_size(files[:: max(1, len(files) // MEASURED)], progress, largest=None)
 
 
-def chosen_encoder(side: int, images: int, device: str) -> tuple[int, EncoderSettings, str]:
+def chosen_encoder(side: int, images: int, stored: int, device: str) -> tuple[int, EncoderSettings, str]:
+    """`stored` counts the test images too, which live in memory with the others."""
     if device != "cuda":
         size = min(side, 32)
         why = f"Without a GPU: images at {size} pixels and a small encoder."
         return size, EncoderSettings("small"), why
     size = side if side <= SMALL_STEM else 128 if images < 20_000 else min(224, side)
     free = available_memory()
-    while free is not None and size > 32 and 3 * images * size * size > free // 2:
+    while free is not None and size > 32 and 3 * stored * size * size > free // 2:
         size //= 2
     name = "resnet18" if images < 50_000 else "resnet50"
     stem = "small" if size <= SMALL_STEM else "imagenet"

@@ -3,7 +3,7 @@ import torch
 
 from varcon.core import InputError, Split
 from varcon.data import DataSettings, load
-from varcon.data.subset import few_indices, few_per_class, hold_out
+from varcon.data.subset import few_indices, few_per_class, hold_out, set_apart
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +52,14 @@ def test_held_out_images_are_a_share_of_each_class():
     assert labels[held].bincount(minlength=4).tolist() == [2, 20, 1, 0]
     assert sorted(kept.tolist() + held.tolist()) == list(range(113))
     assert labels[hold_out(labels, 0.99, seed=0)[0]].bincount().tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.99])
+def test_images_are_set_apart_where_they_lie(share, generator):
+    images = torch.randint(0, 256, (700, 3, 2, 2), generator=generator).to(torch.uint8)
+    labels = torch.randint(0, 5, (700,), generator=generator)
+    kept, held = hold_out(labels, share, seed=0)
+    split = Split(images.clone(), labels)
+    for part, places in zip(set_apart(split, share, seed=0), (kept, held), strict=True):
+        assert torch.equal(part.images, images[places]) and torch.equal(part.labels, labels[places])
+        assert part.images.untyped_storage().data_ptr() == split.images.untyped_storage().data_ptr()

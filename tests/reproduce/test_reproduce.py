@@ -206,7 +206,7 @@ def test_the_notes_say_what_a_folder_takes_at_the_paper_s_scale(imagenet):
         (["knn", "--scale", "smal"], "there is no scale 'smal'; did you mean 'small'?"),
         (["knn", "--scale", "small"], "--scale small needs data: give --data cifar100=FOLDER"),
         (["knn", "--data", "nowhere"], "there is no such file or folder"),
-        (["knn", "--data", "cifar100=nowhere"], "download cifar-100-python.tar.gz"),
+        (["knn", "--data", "cifar100=nowhere"], "varcon download cifar100"),
         (["knn", "--seeds", "a"], "--seeds is 'a'"),
         (["knn", "--devices", "cpu,gpu"], "there is no device 'gpu'"),
         (["table4", "--target", "flowers"], "'flowers' names no path"),

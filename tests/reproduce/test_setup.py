@@ -117,11 +117,18 @@ def test_seeds_differ_in_nothing_else(smoke):
 
 
 def test_data_show_what_they_are(tmp_path):
-    for folder in ("mine/train", "mine/val", "cifar/cifar-100-python", "other"):
+    for folder in (
+        "mine/train",
+        "mine/val",
+        "theirs/Training",
+        "theirs/Testing",
+        "cifar/cifar-100-python",
+        "other",
+    ):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "few.npz").write_bytes(b"")
-    found = {name: parse_data(str(tmp_path / name)).name for name in ("mine", "cifar", "few.npz")}
-    assert found == {"mine": "folder", "cifar": "cifar100", "few.npz": "npz"}
+    found = {name: parse_data(str(tmp_path / name)).name for name in ("mine", "theirs", "cifar", "few.npz")}
+    assert found == {"mine": "folder", "theirs": "folder", "cifar": "cifar100", "few.npz": "npz"}
     assert parse_data("cifar10=somewhere") == replace(SCALES["small"].data, name="cifar10", path="somewhere")
     assert parse_data("digits").name == "digits"
     for text, words in (

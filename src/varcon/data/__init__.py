@@ -10,7 +10,7 @@ from varcon.core import Data, InputError, OnProgress
 from varcon.data.arrays import load_digits, load_npz
 from varcon.data.cifar import load_cifar10, load_cifar100
 from varcon.data.folder import load_folder
-from varcon.data.subset import few_per_class, hold_out
+from varcon.data.subset import few_per_class, set_apart
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,13 @@ def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
 
 
 def part(data: Data, settings: DataSettings) -> Data:
-    """What is left of all images when some are held out, or few of each class are wanted."""
+    """What is left of all images when some are held out, or few of each class are wanted.
+
+    The memory of `data` is used anew.
+    """
     if settings.held_out:
-        kept, held = hold_out(data.train.labels, settings.held_out, seed=0)
-        data = replace(data, train=data.train.part(kept), test=data.train.part(held))
+        train, test = set_apart(data.train, settings.held_out, seed=0)
+        data = replace(data, train=train, test=test)
     if not settings.per_class:
         return data
     try:

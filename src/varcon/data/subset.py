@@ -7,6 +7,8 @@ from torch import Tensor
 
 from varcon.core import InputError, Split
 
+MOVED_AT_ONCE = 256  # images
+
 
 def few_per_class(split: Split, per_class: int, seed: int) -> Split:
     """A random part of a split with `per_class` images of every class; of one seed, the smaller parts lie
@@ -36,6 +38,21 @@ def hold_out(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     given = (counts * share).round().long().clamp_min(1).minimum((counts - 1).clamp_min(0))
     held = rank_in_class(labels, seed) < given[labels]
     return (~held).nonzero().flatten(), held.nonzero().flatten()
+
+
+def set_apart(split: Split, share: float, seed: int) -> tuple[Split, Split]:
+    """The images kept and those held out, as `hold_out` draws them.
+
+    The split's own images change places, so that all of them need not be in memory twice; it is of no use
+    afterwards.
+    """
+    kept, held = hold_out(split.labels, share, seed)
+    images, given = split.images, split.images[held]
+    for start in range(0, len(kept), MOVED_AT_ONCE):  # towards the front: what is still to move stays whole
+        places = kept[start : start + MOVED_AT_ONCE]
+        images[start : start + len(places)] = images[places]
+    images[len(kept) :] = given
+    return Split(images[: len(kept)], split.labels[kept]), Split(images[len(kept) :], split.labels[held])
 
 
 def rank_in_class(labels: Tensor, seed: int) -> Tensor:

@@ -77,7 +77,7 @@ ENCODERS = {
 }
 AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "SimAugment": {},
-    "AutoAugment": {"augment.policy": "auto"},
+    "AutoAugment": {"augment.policy": "auto", "augment.blur": 0.0},  # of ImageNet's: it has none of its own
     "StackedRandAugment": {"augment.policy": "stacked-rand"},
 }
 

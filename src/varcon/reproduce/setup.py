@@ -11,7 +11,7 @@ from varcon.augment import AugmentSettings
 from varcon.budget import full_views
 from varcon.core import Data, InputError, OnProgress
 from varcon.data import DATASETS, DataSettings, load
-from varcon.data.folder import TEST_NAMES
+from varcon.data.folder import find_splits
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings, FurtherSettings
 from varcon.evaluations.knn import KNN
@@ -341,7 +341,7 @@ def parse_data(text: str) -> DataSettings:
     for kind, inside in (("cifar100", "cifar-100-python"), ("cifar10", "cifar-10-batches-py")):
         if root.name == inside or (root / inside).is_dir():
             return DataSettings(kind, text)  # type: ignore[arg-type]
-    if (root / "train").is_dir() and any((root / other).is_dir() for other in TEST_NAMES):
+    if root.is_dir() and find_splits(root)[1]:
         return DataSettings("folder", text)
     raise InputError(
         f"--data is {text!r}, which is neither an .npz file, nor a folder with train/ and test/, nor CIFAR; "
