@@ -145,6 +145,24 @@ def test_other_weights_or_damaged_files_are_learned_anew(own, data, model, monke
     assert len(calls) == 4
 
 
+@pytest.mark.parametrize("file", ["config.json", "centroids.npy", "training.json", "training.npy"])
+@pytest.mark.parametrize("part", [0, 0.5, 0.99])
+def test_what_is_cut_short_is_made_again(own, data, model, file, part):
+    path = own / "deploy" / file
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(part * len(whole))])
+    image = data / "test/red/01.png"
+    assert varcon.load(own, "cpu").predict([image]) == model.predict([image])
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"labels": [0], "files": null, "root": ""}'])
+def test_training_facts_of_other_images_are_made_again(own, data, model, text):
+    (own / "deploy/training.json").write_text(text)
+    image = data / "test/red/01.png"
+    assert varcon.load(own, "cpu").predict([image]) == model.predict([image])
+
+
 def test_data_without_files_name_their_images_by_number(tmp_path, small_recipe):
     rng = np.random.default_rng(0)
     arrays = {}

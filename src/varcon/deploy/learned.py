@@ -53,20 +53,31 @@ def of_run(
     recipe = stored_recipe(folder)
     weights = finished(folder)
     kept, digest = folder / FOLDER, file_digest(weights)
-    if not holds(kept, digest):
+    found = held(kept, digest)
+    if found is None:
         learn(folder, recipe, weights, digest, data_path, device, progress)
-    training = Training(map_rows(kept / VECTORS), **json.loads((kept / TRAINING).read_text(encoding="utf-8")))
-    return read_config(kept), dataclasses.replace(training, root=str(data_path or training.root))
+        found = read(kept)
+    config, training = found
+    return config, dataclasses.replace(training, root=str(data_path or training.root))
 
 
-def holds(kept: Path, digest: str) -> bool:
-    """Whether all is there, of these weights; what is damaged is made again."""
+def held(kept: Path, digest: str) -> tuple[Config, Training] | None:
+    """What is kept, if it is whole and of these weights; what is damaged is made again."""
     try:
-        return all((kept / file).exists() for file in (TRAINING, VECTORS)) and (
-            read_config(kept).origin["weights"] == digest
-        )
-    except InputError:
-        return False
+        config, training = read(kept)
+        return (config, training) if config.origin["weights"] == digest else None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def read(kept: Path) -> tuple[Config, Training]:
+    config = read_config(kept)
+    facts = json.loads((kept / TRAINING).read_text(encoding="utf-8"))
+    training = Training(map_rows(kept / VECTORS), **facts)
+    count = len(training.labels)
+    if training.vectors.shape != (count, config.features) or len(training.files or training.labels) != count:
+        raise ValueError(f"{TRAINING} and {VECTORS} are not of the same images")
+    return config, training
 
 
 def finished(folder: Path) -> Path:
