@@ -293,6 +293,22 @@ def test_the_card_tells_what_and_how(own, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("to", FORMATS)
+def test_no_export_holds_a_path_of_this_machine(own, data, tmp_path, to):
+    """Neither of the data nor of weights that training began with."""
+    shutil.rmtree(own / "deploy")
+    facts = json.loads((own / "recipe.json").read_text())
+    facts["recipe"]["encoder"]["weights"] = str(tmp_path / "first.safetensors")
+    (own / "recipe.json").write_text(json.dumps(facts))
+    folder = export(own, to, tmp_path / "out")
+    assert str(data) in (own / "deploy/training.json").read_text()  # which stays here
+    for file in folder.iterdir():
+        assert str(data.parent).encode() not in file.read_bytes(), file.name
+        assert str(tmp_path).encode() not in file.read_bytes(), file.name
+    weights = json.loads((folder / "config.json").read_text())["origin"]["recipe"]["encoder"]["weights"]
+    assert weights == "first.safetensors"
+
+
 def test_the_cards_script_and_files_are_there(exported, trained):
     for to in ("onnx", "pt2"):
         assert "use_model.py" in (exported[to] / "README.md").read_text()

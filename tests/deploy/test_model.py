@@ -104,6 +104,22 @@ def test_neighbours_are_named_where_only_some_images_are_trained_on(
         assert nearest.path == str(data / name)
 
 
+def test_neighbours_are_found_from_any_folder(own, data, tmp_path, monkeypatch):
+    """The recipe has the data where they lay as seen from the folder in which training was started."""
+    shutil.rmtree(own / "deploy")
+    facts = json.loads((own / "recipe.json").read_text())
+    facts["recipe"]["data"]["path"] = data.name
+    (own / "recipe.json").write_text(json.dumps(facts))
+    monkeypatch.chdir(data.parent)
+    varcon.load(own, "cpu")
+    monkeypatch.chdir(tmp_path)
+    file = data / "train/green/07.png"
+    assert varcon.load(own, "cpu").predict([file])[0].neighbours[0].path == str(file)
+    shutil.copytree(data, tmp_path / "moved")
+    elsewhere = varcon.load(own, "cpu", data_path="moved")
+    assert elsewhere.predict([file])[0].neighbours[0].path == str(tmp_path / "moved/train/green/07.png")
+
+
 def test_the_data_are_needed_once(own, data, model, tmp_path):
     facts = json.loads((own / "recipe.json").read_text())
     facts["recipe"]["data"]["path"] = str(tmp_path / "moved")

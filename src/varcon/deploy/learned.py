@@ -44,7 +44,7 @@ class Training:
     vectors: np.ndarray  # [N, F] of length 1, mapped from the disk
     labels: list[int]
     files: list[str] | None  # of data that are a folder, relative to `root`
-    root: str
+    root: str  # absolute: this stays on the machine, and no export has it
 
 
 def of_run(
@@ -58,7 +58,12 @@ def of_run(
         learn(folder, recipe, weights, digest, data_path, device, progress)
         found = read(kept)
     config, training = found
-    return config, dataclasses.replace(training, root=str(data_path or training.root))
+    return config, dataclasses.replace(training, root=absolute(data_path or training.root))
+
+
+def absolute(path: str | Path) -> str:
+    """For the folder in which training was started is not the one in which a run is used."""
+    return str(Path(path).expanduser().resolve())
 
 
 def held(kept: Path, digest: str) -> tuple[Config, Training] | None:
@@ -138,7 +143,11 @@ def learn(
             append(F.normalize(rows, dim=1).cpu().numpy())
     write_json(
         kept / TRAINING,
-        {"labels": data.train.labels.tolist(), "files": training_files(source, data), "root": source.path},
+        {
+            "labels": data.train.labels.tolist(),
+            "files": training_files(source, data),
+            "root": absolute(source.path),
+        },
     )
     config.write(kept)
 
@@ -201,9 +210,10 @@ def training_files(source: DataSettings, data: Data) -> list[str] | None:
 
 
 def origin_of(recipe: Recipe[Any], data: Data, digest: str) -> dict[str, Any]:
-    """The recipe but for the data's place, which tells of a machine and not of the model."""
+    """The recipe but for the places of files, which tell of a machine and not of the model."""
     settings = recipe_to_dict(recipe)
     settings["data"]["path"] = Path(recipe.data.path).name
+    settings["encoder"]["weights"] = Path(recipe.encoder.weights).name
     return {
         "weights": digest,
         "train_images": len(data.train),
