@@ -305,6 +305,8 @@ def test_no_export_holds_a_path_of_this_machine(own, data, tmp_path, to):
     for file in folder.iterdir():
         assert str(data.parent).encode() not in file.read_bytes(), file.name
         assert str(tmp_path).encode() not in file.read_bytes(), file.name
+        for module in (varcon, torch):
+            assert str(Path(module.__file__).parent).encode() not in file.read_bytes(), file.name
     weights = json.loads((folder / "config.json").read_text())["origin"]["recipe"]["encoder"]["weights"]
     assert weights == "first.safetensors"
 

@@ -69,9 +69,7 @@ def to_safetensors(encoder: nn.Module, config: Config, folder: Path) -> None:
 
 
 def to_pt2(encoder: nn.Module, config: Config, folder: Path) -> None:
-    torch.export.save(
-        torch.export.export(encoder, example(config), dynamic_shapes=ANY_BATCH), folder / "model.pt2"
-    )
+    torch.export.save(program_of(encoder, config), folder / "model.pt2")
 
 
 def to_onnx(encoder: nn.Module, config: Config, folder: Path) -> None:
@@ -82,8 +80,8 @@ def to_onnx(encoder: nn.Module, config: Config, folder: Path) -> None:
         raise InputError("exporting to onnx needs onnx and onnxscript: pip install 'varcon[onnx]'") from None
     with quiet():
         torch.onnx.export(
-            encoder,
-            example(config),
+            program_of(encoder, config),
+            (),
             folder / "model.onnx",
             input_names=["images"],
             output_names=["features"],
@@ -100,6 +98,14 @@ FORMATS: dict[str, Callable[[nn.Module, Config, Path], None]] = {
     "hub": to_safetensors,
 }
 ANY_BATCH = ({0: torch.export.Dim("batch")},)
+
+
+def program_of(encoder: nn.Module, config: Config) -> torch.export.ExportedProgram:
+    """Without the lines of code that each operation is from, which it would name by whole paths of files."""
+    program = torch.export.export(encoder, example(config), dynamic_shapes=ANY_BATCH)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
 
 
 def example(config: Config) -> tuple[torch.Tensor]:
