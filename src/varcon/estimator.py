@@ -190,11 +190,9 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _bar(self) -> Any:
         if not self.verbose:
             return nullcontext()
-        from rich.console import Console
+        from varcon.terminal import Bar, plain_console
 
-        from varcon.terminal import Bar
-
-        return Bar(Console(stderr=True, highlight=False), type(self).__name__)
+        return Bar(plain_console(stderr=True), type(self).__name__)
 
     def _first_samples(self, X: Any, y: Any) -> tuple[Tensor, np.ndarray]:
         """X as the engine takes it and y as it is; learns what is subtracted from X and divides it."""

@@ -14,7 +14,7 @@ from rich.console import Console
 from varcon.arguments import parse
 from varcon.core import InputError, OnProgress, RunError
 from varcon.deploy.outputs import check_place, check_target, writer
-from varcon.terminal import Bar
+from varcon.terminal import Bar, plain_console
 
 if TYPE_CHECKING:  # what the other commands do not wait for
     from varcon.deploy.model import Model, Prediction
@@ -161,9 +161,7 @@ def embed(arguments: list[str], console: Console) -> None:
                 broken += aside.warn(block.broken.values())
                 done += len(block.files) + len(block.broken)
                 aside.progress(done, len(files), "embedding")
-    console.print(
-        f"{done - broken:,} vectors of {model.features} numbers: {out}", markup=False, soft_wrap=True
-    )
+    console.print(f"{done - broken:,} vectors of {model.features} numbers: {out}", soft_wrap=True)
     count_broken(broken, len(files))
 
 
@@ -240,7 +238,7 @@ class Beside(NamedTuple):
 @contextmanager
 def beside(console: Console, title: str) -> Iterator[Beside]:
     """In a terminal, with the results; where those go elsewhere, on standard error."""
-    aside = console if console.is_terminal else Console(stderr=True, quiet=console.quiet)
+    aside = console if console.is_terminal else plain_console(stderr=True, quiet=console.quiet)
     with Bar(aside, title) as bar:
         yield Beside(bar.progress, aside)
 
