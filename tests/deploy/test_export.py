@@ -269,6 +269,7 @@ def test_the_card_tells_what_and_how(own, tmp_path):
     findings.mkdir()
     (findings / "knn.json").write_text(json.dumps({"scores": {"k": 5, "top1": 87.654}}))
     (findings / "rank.json").write_text(json.dumps({"scores": {"effective_rank": 3.0}}))
+    (findings / "finetune.json").write_text(json.dumps({"scores": {"last": 12.34}}))  # on other data
     text = (export(own, "hub", tmp_path / "hub") / "README.md").read_text()
     head = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     assert "library_name: varcon" in head[1].splitlines()
@@ -283,6 +284,7 @@ def test_the_card_tells_what_and_how(own, tmp_path):
     ):
         assert word in text
     assert "rank" not in text
+    assert "tuned" not in text and "12.34" not in text
     assert str(tmp_path) not in text
     assert str(own.parent) not in (tmp_path / "hub/config.json").read_text()
     assert sorted(file.name for file in (tmp_path / "hub").iterdir()) == [
