@@ -147,8 +147,10 @@ def embed(arguments: list[str], console: Console) -> None:
     from varcon.deploy.images import read_blocks
     from varcon.deploy.vectors import WRITERS
 
-    files = some_images([str(chosen.folder)], "embed")
     out, root = chosen.out.expanduser(), chosen.folder.expanduser()
+    if not root.exists():  # a pattern would have no folder from which its files' paths are told
+        raise InputError(f"there is no folder {chosen.folder}; embed takes one folder of images, no pattern")
+    files = some_images([str(root)], "embed")
     check_place(out, WRITERS)
     broken = done = 0
     with beside(console, "embedding") as aside:
