@@ -342,6 +342,35 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_lost(own, exported, t
     assert export(own, "hub") == own / "export/hub"
 
 
+@pytest.mark.parametrize("out", [".", "../here", "new/folder"])
+def test_an_export_goes_into_this_folder_if_it_is_empty(trained, exported, tmp_path, monkeypatch, out):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    was = here.stat().st_ino
+    assert export(trained, "hub", out) == Path(out)
+    assert here.stat().st_ino == was  # where a shell stands is still there
+    names = {file.name for file in Path(out).iterdir()}
+    assert names == {file.name for file in exported["hub"].iterdir()}
+    varcon.load(out, "cpu")
+    with pytest.raises(InputError, match="exists and is not empty"):
+        export(trained, "hub", out)
+    assert [file.name for file in tmp_path.iterdir()] == ["here"]
+
+
+def test_what_a_killed_export_left_in_a_folder_is_no_hindrance(trained, model, tmp_path, monkeypatch):
+    (tmp_path / "out/.unfinished").mkdir(parents=True)
+    (tmp_path / "out/.unfinished/model.pt2").write_text("half")
+    monkeypatch.setitem(FORMATS, "pt2", Mock(side_effect=RunError("fails")))
+    with pytest.raises(RunError, match="fails"):
+        export(trained, "pt2", tmp_path / "out")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
+    monkeypatch.undo()
+    export(trained, "safetensors", tmp_path / "out")
+    assert not (tmp_path / "out/model.pt2").exists()
+    assert varcon.load(tmp_path / "out", "cpu").classes == model.classes
+
+
 def test_a_missing_runtime_and_damaged_files_are_named(exported, tmp_path, monkeypatch):
     for to in ("onnx", "pt2", "safetensors"):
         copy = shutil.copytree(exported[to], tmp_path / to)

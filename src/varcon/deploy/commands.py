@@ -105,7 +105,7 @@ class Export:
     to: str = "safetensors"
     """safetensors, onnx, pt2 or hub"""
     out: Annotated[Path | None, Out] = None
-    """a new folder; by default the format's name in the run's folder export"""
+    """a new or empty folder; by default the format's name in the run's folder export"""
     data_path: DataPath = None
     """where the run's data lie now, if they have moved since training"""
 
