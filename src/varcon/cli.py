@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -60,6 +61,8 @@ Each command explains itself with --help. Recipes are in the folder recipes/.
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write must not lose all the others
+        sys.stdout.reconfigure(errors="backslashreplace")
     console = plain_console(quiet=PROCESS != "0")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         console.print(OVERVIEW, end="")
