@@ -205,7 +205,10 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.mean_, self.scale_ = np.array(mean), np.array(std)
         else:
             X, y = validate_data(self, X, y, dtype=np.float64)
-            scaler = StandardScaler().fit(X)
+            with np.errstate(over="ignore", invalid="ignore"):
+                scaler = StandardScaler().fit(X)
+            if not np.isfinite(scaler.var_).all():
+                raise InputError("X holds values so large that their variance is infinite; scale them down")
             self.mean_, self.scale_ = scaler.mean_, scaler.scale_
             samples = self._standardised(X)
         self.sample_shape_ = tuple(samples.shape[1:])
@@ -227,7 +230,8 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _standardised(self, X: np.ndarray) -> Tensor:
         # In float64: a large mean would leave a float32 few digits for what differs.
-        return torch.from_numpy(((X - self.mean_) / self.scale_).astype(np.float32))
+        with np.errstate(over="ignore"):  # what that makes infinite is refused once it is encoded
+            return torch.from_numpy(((X - self.mean_) / self.scale_).astype(np.float32))
 
     def _data(self, samples: Tensor, labels: Tensor | None = None) -> Data:
         split = Split(samples, torch.zeros(len(samples), dtype=torch.int64) if labels is None else labels)
@@ -244,7 +248,13 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _features(self, X: Any) -> Tensor:
         data = self._data(self._samples(X))
-        return self._frozen(data).features(data.train)
+        features = self._frozen(data).features(data.train)
+        if not torch.isfinite(features).all():
+            raise InputError(
+                f"X holds values so far from those that {type(self).__name__} has learned from that float32 "
+                "does not reach; correct them"
+            )
+        return features
 
     @property
     def _n_features_out(self) -> int:
