@@ -35,7 +35,7 @@ from varcon.augment import AugmentSettings
 from varcon.core import Data, InputError, Method, Split
 from varcon.data.arrays import any_images
 from varcon.data.assemble import channel_statistics
-from varcon.encoders import EncoderSettings
+from varcon.encoders import EncoderSettings, stem_for
 from varcon.engine.loop import check, evenly, fit
 from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
@@ -57,7 +57,6 @@ VECTORS: Recipe[VarConSettings] = Recipe(
     train=TrainSettings(learning_rate=0.8, weight_decay=2e-2),
 )
 LEAST_STEPS = 200  # of training where `epochs` is not given: small data are gone through more often
-LARGEST_SMALL = 64  # pixels along a side of images that the small stem reads
 WARMUP = 0.05  # of the epochs
 VIEWS = 4  # of each training sample to which the posterior's temperature and weights are fitted
 
@@ -181,7 +180,7 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _encoder_settings(self) -> EncoderSettings:
         base = VECTORS if len(self.sample_shape_) == 1 else IMAGES
-        stem = "imagenet" if max(self.sample_shape_[1:], default=0) > LARGEST_SMALL else "small"
+        stem = stem_for(max(self.sample_shape_[1:], default=0))
         return EncoderSettings(self.encoder or base.encoder.name, stem)  # type: ignore[arg-type]
 
     def _device(self) -> torch.device:
