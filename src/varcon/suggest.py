@@ -102,7 +102,7 @@ def chosen_encoder(side: int, images: int, device: str) -> tuple[int, EncoderSet
         size = min(side, 32)
         why = f"Without a GPU: images at {size} pixels and a small encoder."
         return size, EncoderSettings("small"), why
-    size = side if stem_for(side) == "small" else 128 if images < 20_000 else min(224, side)
+    size = min(side, 128 if images < 20_000 else 224)
     free = available_memory()
     while free is not None and size > 32 and 3 * images * size * size > free // 2:
         size //= 2
