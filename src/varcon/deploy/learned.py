@@ -30,7 +30,7 @@ from varcon.evaluations.store import FeatureStore
 from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
 from varcon.files import write_json
 from varcon.recipe import Recipe, recipe_to_dict
-from varcon.run import is_trained_on, load_encoder, stored_recipe
+from varcon.run import finished_weights, is_trained_on, load_encoder, stored_recipe
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
@@ -51,7 +51,7 @@ def of_run(
     folder: Path, data_path: str | Path | None, device: torch.device, progress: OnProgress | None
 ) -> tuple[Config, Training]:
     recipe = stored_recipe(folder)
-    weights = finished(folder)
+    weights = finished_weights(folder)
     kept, digest = folder / FOLDER, file_digest(weights)
     found = held(kept, digest)
     if found is None:
@@ -83,15 +83,6 @@ def read(kept: Path) -> tuple[Config, Training]:
     if training.vectors.shape != (count, config.features) or len(training.files or training.labels) != count:
         raise ValueError(f"{TRAINING} and {VECTORS} are not of the same images")
     return config, training
-
-
-def finished(folder: Path) -> Path:
-    weights = folder / "encoder.safetensors"
-    if not weights.exists():
-        raise InputError(
-            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
-        )
-    return weights
 
 
 def file_digest(path: Path) -> str:
