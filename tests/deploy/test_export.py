@@ -1,5 +1,6 @@
 """Exports give the same predictions, with this package and where it and torch are absent."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -18,8 +19,8 @@ from torch import nn
 import varcon
 from varcon.core import InputError, RunError
 from varcon.deploy import export as exporting
-from varcon.deploy import use_model
-from varcon.deploy.card import code_for, code_for_timm
+from varcon.deploy import learned, use_model
+from varcon.deploy.card import card, code_for, code_for_timm
 from varcon.deploy.config import Config
 from varcon.deploy.export import FORMATS, export
 from varcon.deploy.images import find_images
@@ -281,6 +282,7 @@ def test_the_card_tells_what_and_how(own, tmp_path):
         "| kNN top-1 | 87.65 |",
         "blue, green, red",
         "`small`",
+        "unlike anything seen: one of the 21 test\nimages is",
     ):
         assert word in text
     assert "rank" not in text
@@ -311,6 +313,15 @@ def test_no_export_holds_a_path_of_this_machine(own, data, tmp_path, to):
             assert str(Path(module.__file__).parent).encode() not in file.read_bytes(), file.name
     weights = json.loads((folder / "config.json").read_text())["origin"]["recipe"]["encoder"]["weights"]
     assert weights == "first.safetensors"
+
+
+@pytest.mark.parametrize(("count", "words"), [(99, "one of the 99 test"), (100, "one in a hundred test")])
+def test_the_card_says_how_many_test_images_are_marked(trained, model, count, words):
+    assert (np.arange(count) < np.quantile(np.arange(count), learned.UNUSUAL)).sum() == 1
+    config = dataclasses.replace(model.config, origin={**model.config.origin, "test_images": count})
+    assert f"unlike anything seen: {words}\nimages is." in card(
+        trained, EncoderSettings().build(), config, "hub"
+    )
 
 
 def test_the_cards_script_and_files_are_there(exported, trained):
