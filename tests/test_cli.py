@@ -246,6 +246,17 @@ def test_bad_checkpoints(trained, here, capsys):
         checkpoint.write_bytes(whole)
 
 
+@pytest.mark.parametrize("name", ["cats [old]", "y[/z]", "a :cat: b"])
+def test_names_with_brackets_and_colons_are_printed_as_they_are(here, trained, capsys, name):
+    folder = shutil.copytree(trained, here / name)
+    capsys.readouterr()
+    assert main(["report", name]) == 0
+    assert capsys.readouterr().out == f"report: {name}/report.html\n"
+    (folder / "encoder.safetensors").unlink()
+    assert main(["train", f"{name}/recipe.json", "--resume"]) == 0
+    assert f"trained {name}" in capsys.readouterr().out
+
+
 def test_folders_that_are_no_runs(here, capsys):
     refused(capsys, here, ["evaluate", "nowhere"], "nowhere is not a run")
     refused(capsys, here, ["report", "nowhere"], "nowhere")

@@ -73,6 +73,9 @@ def test_every_recipe_survives_writing(path, tmp_path):
         (500, 3_000, "cpu", 32, "small", "small"),
         (28, 60_000, "cpu", 28, "small", "small"),
         (32, 50_000, "cuda", 32, "resnet50", "small"),
+        (64, 3_000, "cuda", 64, "resnet18", "small"),
+        (65, 3_000, "cuda", 65, "resnet18", "imagenet"),  # not blown up
+        (100, 60_000, "cuda", 100, "resnet50", "imagenet"),
         (500, 3_000, "cuda", 128, "resnet18", "imagenet"),
         (300, 100_000, "cuda", 224, "resnet50", "imagenet"),
     ],

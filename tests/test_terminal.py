@@ -108,3 +108,20 @@ def test_a_table_with_long_heads_keeps_its_cells_whole(width):
     if width >= 100:
         assert all(any(word in line for line in lines) for title in head for word in title.split())
     assert len({len(line) for line in lines}) == 1
+
+
+def test_names_with_brackets_are_shown_as_they_are(capsys):
+    name = "cats [old] [/x] :cat: [bold]"
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    with Bar(console, name) as bar:
+        bar.step(Progress(7, 100, 10), None)
+        bar._live.refresh()
+    assert name in console.file.getvalue()
+    plain = terminal.plain_console()
+    with Bar(plain, name) as bar:
+        bar.note(f"trained {name}")
+        bar.progress(3, 3, name)
+    terminal.show([["method", name], [name, "1.5"]], plain)
+    shown = capsys.readouterr().out
+    assert f"trained {name}\n{name}: 3 of 3" in shown
+    assert shown.count(name) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
@@ -34,7 +35,7 @@ from varcon.evaluations.transfer import given_target
 from varcon.files import write_text
 from varcon.recipe import DIGITS, Recipe, did_you_mean, differences, load_recipe, recipe_to_dict
 from varcon.suggest import suggest, used_device
-from varcon.terminal import Bar, findings_table, score_table
+from varcon.terminal import Bar, findings_table, plain_console, score_table
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -62,9 +63,11 @@ Each command explains itself with --help. Recipes are in the folder recipes/.
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    console = Console(highlight=False, quiet=PROCESS != "0")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write must not lose all the others
+        sys.stdout.reconfigure(errors="backslashreplace")
+    console = plain_console(quiet=PROCESS != "0")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        console.print(OVERVIEW, end="", markup=False)
+        console.print(OVERVIEW, end="")
         return 0
     if arguments[0] == "--version":
         from varcon import __version__
@@ -165,11 +168,11 @@ def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recip
     if target.exists():
         refuse_other_recipe(target, text, path, arguments)
     for reason in found.reasons:
-        console.print(f"  {reason}", soft_wrap=True, markup=False)
+        console.print(f"  {reason}", soft_wrap=True)
     changed = differences(recipe_to_dict(found.recipe), recipe_to_dict(settings))
     if changed:
         told = ", ".join(f"{name} {ours} instead of {chosen}" for name, (chosen, ours) in changed.items())
-        console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True, markup=False)
+        console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True)
     if PROCESS == "0" and not (target.exists() and folder.exists()):  # its head tells how a run was begun
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, text)

@@ -154,7 +154,7 @@ def reproduce(arguments: list[str], console: Console) -> None:
     help_text = f"{cleandoc(Reproduce.__doc__ or '')}\n\n{names_of_the_paper()}"
     chosen = parse(Reproduce, "reproduce", arguments, description=help_text)
     if chosen.names in ((), ("list",)):
-        console.print(names_of_the_paper(), end="", markup=False, soft_wrap=True)
+        console.print(names_of_the_paper(), end="", soft_wrap=True)
         return
     refuse_torchrun("reproduce")
     names, seeds = paper.chosen(chosen.names), read_seeds(chosen.seeds)

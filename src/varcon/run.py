@@ -116,11 +116,7 @@ def evaluate(
     recipe = stored_recipe(folder)
     settings = settings or recipe.evaluate
     further = further or FurtherSettings().at_temperature(recipe.method)
-    weights = folder / "encoder.safetensors"
-    if not weights.exists():
-        raise InputError(
-            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
-        )
+    weights = finished_weights(folder)
     where = torch.device(pick_device(device))
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
@@ -315,6 +311,16 @@ def stored_recipe(folder: Path) -> Recipe[Any]:
             f"{folder} is not a run: it has no recipe.json; name a folder that varcon train has made"
         )
     return load_recipe(path)
+
+
+def finished_weights(folder: Path) -> Path:
+    """The file that a run writes last."""
+    weights = folder / "encoder.safetensors"
+    if not weights.exists():
+        raise InputError(
+            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
+        )
+    return weights
 
 
 def settings_of(evaluation: Any) -> dict[str, Any]:

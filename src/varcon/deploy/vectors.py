@@ -112,13 +112,18 @@ def parquet_writer(out: Path, width: int) -> Iterator[Callable[[np.ndarray, list
         def write(vectors: np.ndarray, paths: list[str], labels: list[str]) -> None:
             numbers = pa.array(np.ascontiguousarray(vectors, np.float32).reshape(-1))
             columns = [
-                pa.array(paths, pa.string()),
-                pa.array([label or None for label in labels], pa.string()),
+                pa.array(map(readable, paths), pa.string()),
+                pa.array([readable(label) or None for label in labels], pa.string()),
                 pa.FixedSizeListArray.from_arrays(numbers, width),
             ]
             writer.write_table(pa.table(columns, schema=schema))
 
         yield write
+
+
+def readable(name: str) -> str:
+    """With ? in the place of what is not UTF-8 in a file's name: Parquet takes nothing else."""
+    return name.encode("utf-8", "replace").decode("utf-8")
 
 
 WRITERS = {".npz": npz_writer, ".parquet": parquet_writer}

@@ -110,7 +110,7 @@ def of_folder(model: Model, folder: Path, progress: OnProgress) -> tuple[Gallery
 def of_training(
     model: Model, training: learned.Training, data_path: Path | None, progress: OnProgress
 ) -> tuple[Gallery, list[str]]:
-    labels, files, root = np.array(training.labels), training.files, Path(training.root).expanduser()
+    labels, files, root = np.array(training.labels), training.files, Path(training.root)
     described = "training images", training.vectors, labels.__getitem__, "given"
     if files is None:
         pixels = pixels_of(model, data_path, progress)  # [N, H, W, 3]
