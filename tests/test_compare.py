@@ -209,7 +209,7 @@ def test_other_evaluation_settings_judge_anew(copied, reported):
     recipe, out = copied
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
     recipe.write_text(
-        recipe.read_text().replace("[evaluate.linear]\n", "[evaluate.linear]\naugment = 'crop-flip'\n")
+        recipe.read_text().replace("[evaluate.linear]\n", "[evaluate.linear]\naugment = 'resized-crop'\n")
     )
     assert main(["compare", str(recipe), "--methods", "ce", "--out", str(out)]) == 0
     results = json.loads((out / "compare.json").read_text())
