@@ -152,7 +152,9 @@ def evaluate(
         return lambda encoder, data: results[name] if name in results else tasks[name][0](encoder, data)
 
     classifiers = {name: once(name) for name in ("knn", settings.linear.name, "classifier") if name in tasks}
-    tasks |= {name: (getattr(further, name), frozen) for name in FURTHER}
+    fine_tunings = further.fine_tunings()
+    asked = {name: getattr(further, name) for name in FURTHER if name != "finetune"} | fine_tunings
+    tasks |= {name: (evaluation, frozen) for name, evaluation in asked.items()}
     tasks["real"] = (RealAccuracy(further.real, classifiers), frozen)
     earlier = {
         epoch: partial(open_snapshot, folder, epoch, recipe, data, where, progress)
@@ -160,8 +162,9 @@ def evaluate(
     }
     tasks["maps"] = (SnapshotMaps(further.maps, earlier, recipe.train.epochs), frozen)
     tasks["map2d"] = (settings.map2d, frozen)  # the slowest last: the numbers are there before the picture
-    also = {"linear": settings.linear.name, "calibration": "classifier-calibration"}
-    wanted = {*only, *(also[name] for name in only if name in also)}
+    also = {"linear": [settings.linear.name], "calibration": ["classifier-calibration"]}
+    also["finetune"] = list(fine_tunings)
+    wanted = {*only, *(finding for name in only for finding in also.get(name, ()))}
     for name, (evaluation, what) in tasks.items():
         if name in wanted:
             began = time.perf_counter()

@@ -12,9 +12,11 @@ from varcon import InputError, Recipe, run
 from varcon.cli import main
 from varcon.data import DataSettings
 from varcon.evaluations import FURTHER, STANDARD, FurtherSettings, chosen_evaluations
+from varcon.evaluations.finetune import FineTune
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.linear import LinearProbe
 from varcon.evaluations.real import ReaL
+from varcon.evaluations.transfer import Transfer, parse_target
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
 
@@ -79,6 +81,41 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
     assert "next: varcon report" in capsys.readouterr().out
     assert main(["report", str(finished_run)]) == 0
     assert "V-measure" in (finished_run / "report.html").read_text()
+
+
+def test_fine_tuning_on_each_target_and_on_its_own_data(finished_run, tmp_path, capsys):
+    """Each is a finding of its own, which a later one of another name does not replace."""
+    stored = np.load(run.stored_recipe(finished_run).data.path)
+    targets = []
+    for name, turned in (("same", 0), ("swapped", 1)):
+        labels = {f"{part}_labels": stored[f"{part}_labels"] ^ turned for part in ("train", "test")}
+        images = {f"{part}_images": stored[f"{part}_images"] for part in ("train", "test")}
+        np.savez(tmp_path / f"{name}.npz", **images, **labels)
+        targets += ["--target", f"{name}={tmp_path / name}.npz"]
+    command = [
+        "evaluate",
+        str(finished_run),
+        "--device",
+        "cpu",
+        "--only",
+        "finetune",
+        "--finetune.epochs",
+        "1",
+    ]
+    assert main([*command, *targets]) == 0
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    for name, target in (("finetune-same", "same"), ("finetune-swapped", "swapped"), ("finetune", None)):
+        finding = json.loads((finished_run / f"findings/{name}.json").read_text())
+        assert (finding["settings"]["target"] or {}).get("name") == target
+        assert finding["settings"]["epochs"] == 1
+        assert f"judged by {name}\n" in shown
+    own = FurtherSettings(
+        finetune=FineTune(parse_target("digits")), transfer=Transfer((parse_target("a=b"),))
+    )
+    assert list(own.fine_tunings()) == ["finetune-digits"]
+    with pytest.raises(InputError, match="'a/b' has a slash in its name"):
+        parse_target("a/b=c")
 
 
 def test_reassessed_labels_judge_every_classifier_of_a_run(finished_run, tmp_path, monkeypatch):

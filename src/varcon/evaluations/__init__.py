@@ -52,14 +52,14 @@ class FurtherSettings:
     maps: Maps = field(default_factory=Maps)
 
     def to_targets(self, targets: tuple[Target, ...]) -> FurtherSettings:
-        """That transfer to these, and fine-tune on the first."""
-        if not targets:
-            return self
-        return replace(
-            self,
-            transfer=replace(self.transfer, targets=targets),
-            finetune=replace(self.finetune, target=targets[0]),
-        )
+        """That transfer to these, and fine-tune on them."""
+        return replace(self, transfer=replace(self.transfer, targets=targets)) if targets else self
+
+    def fine_tunings(self) -> dict[str, FineTune]:
+        """By the names of their findings: one on each target of the transfer, where none is set for it."""
+        targets = self.transfer.targets if self.finetune.target is None else ()
+        several = [replace(self.finetune, target=target) for target in targets] or [self.finetune]
+        return {one.name: one for one in several}
 
     def at_temperature(self, method: Any) -> FurtherSettings:
         """With a method's own temperatures, where it has any, in place of the defaults."""

@@ -84,9 +84,10 @@ class FineTune:
         )
         steps_an_epoch = math.ceil(len(labels) / self.batch_size)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs * steps_an_epoch)
+        where = self.target.name if self.target else "its own data"
         losses, accuracy, per_class = [], [], []
         for epoch in range(self.epochs):
-            encoder.progress(epoch, self.epochs, "fine-tuning")
+            encoder.progress(epoch, self.epochs, f"fine-tuning on {where}")
             model.train()
             total = torch.zeros((), device=device)
             # Parts of equal size: a last one of a single image would stop the batch norm.
