@@ -230,7 +230,8 @@ def train_with_bar(
 def evaluate(arguments: list[str], console: Console) -> None:
     folder = Path(arguments[0]) if arguments and not arguments[0].startswith("-") else None
     recipe = run.stored_recipe(folder) if folder else Recipe()
-    further = FurtherSettings().at_temperature(recipe.method)
+    learned = run.learned_epsilon(folder) if folder else None
+    further = FurtherSettings().at_temperature(recipe.method, learned)
     default = Evaluate(run=folder or tyro.MISSING, settings=recipe.evaluate, further=further)
     # A setting that is itself settings, or none, would else become a command of its own.
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))

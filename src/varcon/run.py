@@ -38,6 +38,7 @@ from varcon.data import load
 from varcon.encoders.pretrained import start_from
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
+from varcon.engine.journal import read_rows
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
@@ -115,7 +116,7 @@ def evaluate(
     folder = Path(folder)
     recipe = stored_recipe(folder)
     settings = settings or recipe.evaluate
-    further = further or FurtherSettings().at_temperature(recipe.method)
+    further = further or FurtherSettings().at_temperature(recipe.method, learned_epsilon(folder))
     weights = folder / "encoder.safetensors"
     if not weights.exists():
         raise InputError(
@@ -318,6 +319,12 @@ def stored_recipe(folder: Path) -> Recipe[Any]:
             f"{folder} is not a run: it has no recipe.json; name a folder that varcon train has made"
         )
     return load_recipe(path)
+
+
+def learned_epsilon(folder: Path) -> float | None:
+    """Where training left the half range of tau2, of a method that has one."""
+    rows = read_rows(folder / "metrics.jsonl")
+    return next((row["epsilon"] for row in reversed(rows) if "epsilon" in row), None)
 
 
 def settings_of(evaluation: Any) -> dict[str, Any]:

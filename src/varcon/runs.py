@@ -124,7 +124,7 @@ def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
         folder, recipe = planned.folder, planned.recipe
         where, device = recipe.data.path or None, recipe.train.device
         found |= run.evaluate(
-            folder, recipe.evaluate, where, device, progress, only=missing, further=planned.further
+            folder, recipe.evaluate, where, device, progress, only=missing, further=further_of(planned)
         )
     return found
 
@@ -140,7 +140,9 @@ def missing_findings(planned: Planned, found: dict[str, Findings]) -> tuple[str,
 
 
 def further_of(planned: Planned) -> FurtherSettings:
-    return planned.further or FurtherSettings().at_temperature(planned.recipe.method)
+    """As planned, with the epsilon that training has left since."""
+    further = planned.further or FurtherSettings()
+    return further.at_temperature(planned.recipe.method, run.learned_epsilon(planned.folder))
 
 
 def read_findings(planned: Planned) -> dict[str, Findings]:

@@ -1,6 +1,7 @@
 """Which evaluations are chosen, and with what."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from varcon.evaluations.real import ReaL
 from varcon.evaluations.transfer import Transfer, parse_target
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
+from varcon.runs import Planned, judge, read_findings
 
 
 def test_names_stand_for_evaluations():
@@ -81,6 +83,32 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
     assert "next: varcon report" in capsys.readouterr().out
     assert main(["report", str(finished_run)]) == 0
     assert "V-measure" in (finished_run / "report.html").read_text()
+
+
+def test_tau2_spans_what_epsilon_was_learned(finished_run, tmp_path):
+    """From Python, from the command line and in a comparison; a flag goes before."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder, ignore=lambda *_: ["findings"])
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows[-1]["epsilon"] = 0.0371
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = run.stored_recipe(folder)
+    assert recipe.method.epsilon == 0.02
+    found = varcon.evaluate(folder, device="cpu", only=("temperature",))["temperature"]
+    assert found.scores["epsilon"] == 0.0371
+    low, high = found.arrays["edges"][[0, -1]]
+    assert (low, high) == pytest.approx((0.1 - 0.0371, 0.1 + 0.0371))
+    stored = folder / "findings/temperature.json"
+    planned = Planned("varcon", 0, recipe, folder, ("temperature",), FurtherSettings())
+    assert read_findings(planned)["temperature"].scores["epsilon"] == 0.0371  # not judged again
+    stored.unlink()
+    assert judge(planned, lambda *_: None)["temperature"].scores["epsilon"] == 0.0371
+    command = ["evaluate", str(folder), "--device", "cpu", "--only", "temperature"]
+    for flags, epsilon in (([], 0.0371), (["--temperature.epsilon", "0.01"], 0.01)):
+        assert main([*command, *flags]) == 0
+        assert json.loads(stored.read_text())["settings"]["epsilon"] == epsilon
+    (folder / "metrics.jsonl").unlink()
+    assert run.learned_epsilon(folder) is None
 
 
 def test_fine_tuning_on_each_target_and_on_its_own_data(finished_run, tmp_path, capsys):
