@@ -248,10 +248,13 @@ def evaluate(arguments: list[str], console: Console) -> None:
             only,
             further,
         )
-    if set(STANDARD) <= {*only, "classifier"} and "knn" in found:
+    together: set[str] = set()  # what one table shows
+    if set(STANDARD) <= {*only, "classifier"}:
         console.print(score_table([found]))
-    for name in (name for name in found if name not in STANDARD and not name.startswith("linear")):
-        console.print(findings_table(name, found[name]))
+        together = {*STANDARD, chosen.settings.linear.name}
+    for name in found:
+        if name not in together and found[name].scores:
+            console.print(findings_table(name, found[name]))
     console.print(f"next: varcon report {chosen.run}", soft_wrap=True)
 
 

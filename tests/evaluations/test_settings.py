@@ -85,6 +85,31 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
     assert "V-measure" in (finished_run / "report.html").read_text()
 
 
+def test_scores_are_printed_whatever_is_asked_for(finished_run, capsys):
+    """In one table for the standard evaluations, otherwise in one for each; a map has none."""
+    command = [
+        "evaluate",
+        str(finished_run),
+        "--device",
+        "cpu",
+        "--linear.epochs",
+        "2",
+        "--map2d.points",
+        "20",
+    ]
+    assert main([*command, "--only", "knn,linear,rank,map2d"]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for name, score in (("knn", "top1"), ("linear", "last"), ("rank", "effective_rank")):
+        value = json.loads((finished_run / f"findings/{name}.json").read_text())["scores"][score]
+        assert [score, f"{value:.4g}"] in shown[shown.index([name]) :]
+    assert ["map2d"] not in shown
+    assert main([*command, "--only", "standard,centroid", "--linear.augment", "resized-crop"]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["centroid"] in shown
+    assert ["test", "accuracy,", "%", "top-1", "top-5"] in shown
+    assert not any([name] in shown for name in ("knn", "linear-augmented", "rank", "map2d"))
+
+
 def test_tau2_spans_what_epsilon_was_learned(finished_run, tmp_path):
     """From Python, from the command line and in a comparison; a flag goes before."""
     folder = tmp_path / "run"
