@@ -57,6 +57,17 @@ def test_the_rate_is_cut_after_shares_of_the_rounds(digits):
     assert rates == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("rounds", "expected"), [(1, [5.0]), (2, [5.0, 0.04]), (4, [5.0, 5.0, 1.0, 0.04])])
+def test_few_rounds_begin_at_the_full_rate(digits, rounds, expected):
+    features, labels = raw_pixels(digits, CPU).features(digits.train), digits.train.labels
+    classifier = TrainedLinear(features, 10, 5.0, rounds, 1, torch.Generator().manual_seed(0))
+    rates = []
+    for part in torch.arange(rounds).split(1):
+        rates.append(classifier.optimizer.param_groups[0]["lr"])
+        classifier.train([part], features.__getitem__, labels)
+    assert rates == pytest.approx(expected)
+
+
 def test_augmented_images_are_encoded_anew(digits):
     """From crops of different sizes raw pixels learn something else than from still images."""
     pixels = raw_pixels(digits, CPU)

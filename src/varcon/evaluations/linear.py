@@ -98,7 +98,8 @@ class TrainedLinear:
         self.scale = features.norm(dim=1).mean().clamp_min(1e-12)
         self.layer = linear_classifier(features.shape[1], classes, generator).to(features.device)
         self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=learning_rate, momentum=0.9)
-        milestones = [int(rounds * part) * steps_a_round for part in (0.6, 0.75, 0.9)]
+        # Not before the first round is over: where it is the only one, the rate would begin cut three times.
+        milestones = [max(1, int(rounds * part)) * steps_a_round for part in (0.6, 0.75, 0.9)]
         self.schedule = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, milestones, gamma=0.2)
 
     def train(
