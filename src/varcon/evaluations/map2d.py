@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
+from varcon.data.subset import choose
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.temperature import check_finite
 
@@ -51,11 +52,6 @@ def check_settings(where: str, method: str, perplexity: float, points: int, seed
             f"{where} has perplexity {perplexity}, points {points} and seed {seed}; "
             f"perplexity must be above 0, points at least {LEAST_POINTS} and seed within 0..2**32-1"
         )
-
-
-def choose(count: int, points: int, seed: int) -> Tensor:
-    """The positions, ascending, of a random part of `count` images."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:points].sort().values
 
 
 class Projector:
