@@ -112,9 +112,9 @@ def test_settings_may_differ_from_the_recipe(tmp_path):
     write_npz(tmp_path / "few.npz")
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK, evaluate=BRIEF)
     folder = varcon.train(recipe, tmp_path / "run")
-    varcon.evaluate(folder, replace(BRIEF, linear=LinearProbe(epochs=3, augment="crop-flip")))
+    varcon.evaluate(folder, replace(BRIEF, linear=LinearProbe(epochs=3, augment="resized-crop")))
     stored = json.loads((folder / "findings/linear-augmented.json").read_text())
-    assert stored["settings"]["augment"] == "crop-flip"
+    assert stored["settings"]["augment"] == "resized-crop"
     assert len(np.load(folder / "findings/linear-augmented.npz")["accuracy"]) == 3
 
 

@@ -235,7 +235,8 @@ def train_with_bar(
 def evaluate(arguments: list[str], console: Console) -> None:
     folder = Path(arguments[0]) if arguments and not arguments[0].startswith("-") else None
     recipe = run.stored_recipe(folder) if folder else Recipe()
-    further = FurtherSettings().at_temperature(recipe.method)
+    learned = run.learned_epsilon(folder) if folder else None
+    further = FurtherSettings().at_temperature(recipe.method, learned)
     default = Evaluate(run=folder or tyro.MISSING, settings=recipe.evaluate, further=further)
     # A setting that is itself settings, or none, would else become a command of its own.
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
@@ -252,10 +253,13 @@ def evaluate(arguments: list[str], console: Console) -> None:
             only,
             further,
         )
-    if set(STANDARD) <= {*only, "classifier"} and "knn" in found:
+    together: set[str] = set()  # what one table shows
+    if set(STANDARD) <= {*only, "classifier"}:
         console.print(score_table([found]))
-    for name in (name for name in found if name not in STANDARD and not name.startswith("linear")):
-        console.print(findings_table(name, found[name]))
+        together = {*STANDARD, chosen.settings.linear.name}
+    for name in found:
+        if name not in together and found[name].scores:
+            console.print(findings_table(name, found[name]))
     console.print(f"next: varcon report {chosen.run}", soft_wrap=True)
 
 

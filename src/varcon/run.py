@@ -38,6 +38,7 @@ from varcon.data import load
 from varcon.encoders.pretrained import start_from
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
+from varcon.engine.journal import read_rows
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
@@ -115,7 +116,7 @@ def evaluate(
     folder = Path(folder)
     recipe = stored_recipe(folder)
     settings = settings or recipe.evaluate
-    further = further or FurtherSettings().at_temperature(recipe.method)
+    further = further or FurtherSettings().at_temperature(recipe.method, learned_epsilon(folder))
     weights = finished_weights(folder)
     where = torch.device(pick_device(device))
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
@@ -148,7 +149,9 @@ def evaluate(
         return lambda encoder, data: results[name] if name in results else tasks[name][0](encoder, data)
 
     classifiers = {name: once(name) for name in ("knn", settings.linear.name, "classifier") if name in tasks}
-    tasks |= {name: (getattr(further, name), frozen) for name in FURTHER}
+    fine_tunings = further.fine_tunings()
+    asked = {name: getattr(further, name) for name in FURTHER if name != "finetune"} | fine_tunings
+    tasks |= {name: (evaluation, frozen) for name, evaluation in asked.items()}
     tasks["real"] = (RealAccuracy(further.real, classifiers), frozen)
     earlier = {
         epoch: partial(open_snapshot, folder, epoch, recipe, data, where, progress)
@@ -156,8 +159,9 @@ def evaluate(
     }
     tasks["maps"] = (SnapshotMaps(further.maps, earlier, recipe.train.epochs), frozen)
     tasks["map2d"] = (settings.map2d, frozen)  # the slowest last: the numbers are there before the picture
-    also = {"linear": settings.linear.name, "calibration": "classifier-calibration"}
-    wanted = {*only, *(also[name] for name in only if name in also)}
+    also = {"linear": [settings.linear.name], "calibration": ["classifier-calibration"]}
+    also["finetune"] = list(fine_tunings)
+    wanted = {*only, *(finding for name in only for finding in also.get(name, ()))}
     for name, (evaluation, what) in tasks.items():
         if name in wanted:
             began = time.perf_counter()
@@ -321,6 +325,12 @@ def finished_weights(folder: Path) -> Path:
             f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
         )
     return weights
+
+
+def learned_epsilon(folder: Path) -> float | None:
+    """Where training left the half range of tau2, of a method that has one."""
+    rows = read_rows(folder / "metrics.jsonl")
+    return next((row["epsilon"] for row in reversed(rows) if "epsilon" in row), None)
 
 
 def settings_of(evaluation: Any) -> dict[str, Any]:

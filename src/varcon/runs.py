@@ -114,6 +114,8 @@ def headlines(findings: dict[str, Findings]) -> dict[str, float]:
         if name in findings:
             scores = findings[name].scores.items()
             found |= {title.format(what): value for what, value in scores if "_error@" not in what}
+    for name in (name for name in findings if name.startswith("finetune-")):
+        found[f"fine-tuned on {name.removeprefix('finetune-')}, last"] = findings[name].scores["last"]
     return found
 
 
@@ -125,7 +127,7 @@ def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
         folder, recipe = planned.folder, planned.recipe
         where, device = recipe.data.path or None, recipe.train.device
         found |= run.evaluate(
-            folder, recipe.evaluate, where, device, progress, only=missing, further=planned.further
+            folder, recipe.evaluate, where, device, progress, only=missing, further=further_of(planned)
         )
     return found
 
@@ -133,29 +135,35 @@ def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
 def missing_findings(planned: Planned, found: dict[str, Findings]) -> tuple[str, ...]:
     has_classifier = (planned.folder / "classifier.safetensors").exists()
     wanted = (name for name in planned.only if name != "classifier" or has_classifier)
-    return tuple(name for name in wanted if finding_name(name, planned) not in found)
+    several = {
+        "linear": [planned.recipe.evaluate.linear.name],
+        "finetune": list(further_of(planned).fine_tunings()),
+    }
+    return tuple(name for name in wanted if not found.keys() >= {*several.get(name, [name])})
 
 
-def finding_name(name: str, planned: Planned) -> str:
-    return planned.recipe.evaluate.linear.name if name == "linear" else name
+def further_of(planned: Planned) -> FurtherSettings:
+    """As planned, with the epsilon that training has left since."""
+    further = planned.further or FurtherSettings()
+    return further.at_temperature(planned.recipe.method, run.learned_epsilon(planned.folder))
 
 
 def read_findings(planned: Planned) -> dict[str, Findings]:
     """The scores that evaluations with the planned settings have left."""
-    settings = planned.recipe.evaluate
-    further = planned.further or FurtherSettings().at_temperature(planned.recipe.method)
+    settings, further = planned.recipe.evaluate, further_of(planned)
     evaluations: dict[str, Any] = {
         "pixels": settings.knn,
         "knn": settings.knn,
-        "linear": settings.linear,
+        settings.linear.name: settings.linear,
         "rank": Rank(),
         "map2d": settings.map2d,
         "classifier": None,  # which has no settings
-        **{name: getattr(further, name) for name in FURTHER},
+        **{name: getattr(further, name) for name in FURTHER if name != "finetune"},
+        **further.fine_tunings(),
     }
     found = {}
     for name, own in evaluations.items():
-        path = planned.folder / "findings" / f"{finding_name(name, planned)}.json"
+        path = planned.folder / "findings" / f"{name}.json"
         if not path.exists():
             continue
         try:

@@ -1,4 +1,4 @@
-"""Parts of a split, drawn class by class."""
+"""Parts of a split, drawn at random or class by class."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from torch import Tensor
 from varcon.core import InputError, Split
 
 MOVED_AT_ONCE = 256  # images
+
+
+def choose(count: int, most: int, seed: int) -> Tensor:
+    """The positions, ascending, of a random part of `count` images."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most].sort().values
 
 
 def few_per_class(split: Split, per_class: int, seed: int) -> Split:

@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "knn": knn,
         "pixels": knn,
         "linear": LinearProbe(epochs=3),
-        "linear-augmented": LinearProbe(epochs=3, augment="crop-flip"),
+        "linear-augmented": LinearProbe(epochs=3, augment="resized-crop"),
         "rank": Rank(),
         "classifier": OwnClassifier(layer),
         "classifier-calibration": ClassifierCalibration(layer, settings.calibration),

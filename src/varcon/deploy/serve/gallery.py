@@ -21,12 +21,13 @@ from PIL import Image, ImageOps
 
 from varcon.core import OnProgress
 from varcon.data.folder import to_rgb, with_image
+from varcon.data.subset import choose
 from varcon.deploy import learned
 from varcon.deploy.images import odd_files_allowed
 from varcon.deploy.index import open_index
 from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest
-from varcon.evaluations.map2d import LEAST_POINTS, Map2D, Projector, choose
+from varcon.evaluations.map2d import LEAST_POINTS, Map2D, Projector
 from varcon.files import replacing
 from varcon.run import stored_recipe
 
