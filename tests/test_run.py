@@ -81,10 +81,16 @@ def test_a_kill_while_the_recipe_is_first_written_bars_no_folder(tmp_path):
     write_npz(tmp_path / "few.npz")
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK)
     (tmp_path / "run").mkdir()
-    left = tmp_path / "run/.recipe.json.xyz"
-    left.write_text('{"recipe":')
+    (tmp_path / "run/.recipe.json.varcon-xyz").write_text('{"recipe":')
     varcon.train(recipe, tmp_path / "run")
-    assert not left.exists()
+    assert (tmp_path / "run/encoder.safetensors").exists()
+
+
+def test_a_folder_with_a_file_of_another_program_is_no_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/.recipe.json.swp").write_text("an editor's")
+    with pytest.raises(InputError, match="exists and is not a run"):
+        varcon.train(Recipe(train=QUICK), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

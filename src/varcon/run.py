@@ -49,7 +49,7 @@ from varcon.evaluations.maps import SnapshotMaps
 from varcon.evaluations.rank import Rank
 from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
-from varcon.files import replacing, write_json
+from varcon.files import replacing, temporaries, write_json
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
@@ -260,7 +260,7 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
     if os.environ.get("RANK", "0") != "0" or not folder.exists():
         return
     # A kill while recipe.json was being written leaves its beginning, under a name of its own.
-    if folder.is_dir() and all(path.name.startswith(".recipe.json.") for path in folder.iterdir()):
+    if folder.is_dir() and {*folder.iterdir()} <= {*temporaries(folder / "recipe.json")}:
         return
     if not (folder / "recipe.json").exists():
         raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
