@@ -77,11 +77,40 @@ def test_a_failed_start_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_takes_one_run_at_a_time(tmp_path, monkeypatch):
+    """While the first still reads its data, and while it trains; it ends as if it had been alone."""
+    write_npz(tmp_path / "few.npz")
+    recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK)
+    other = replace(recipe, train=replace(QUICK, seed=1))
+    read, refused = run.load, []
+
+    def start_others(*_):
+        for resume, one in ((True, recipe), (False, other)):
+            with pytest.raises(InputError, match=r"another process|already holds a run") as caught:
+                varcon.train(one, tmp_path / "run", resume)
+            refused.append(str(caught.value))
+
+    def slowly(*arguments):
+        monkeypatch.setattr(run, "load", read)
+        start_others()
+        return read(*arguments)
+
+    monkeypatch.setattr(run, "load", slowly)
+    varcon.train(recipe, tmp_path / "run", watch=start_others)
+    assert ["another" in message for message in refused] == [True, True] + [True, False] * 2
+    varcon.train(recipe, tmp_path / "alone")
+    files = [{path.name for path in (tmp_path / name).iterdir()} for name in ("run", "alone")]
+    assert files[0] == files[1]
+    weights = [(tmp_path / name / "encoder.safetensors").read_bytes() for name in ("run", "alone")]
+    assert weights[0] == weights[1]
+
+
 def test_a_kill_while_the_recipe_is_first_written_bars_no_folder(tmp_path):
     write_npz(tmp_path / "few.npz")
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK)
     (tmp_path / "run").mkdir()
     (tmp_path / "run/.recipe.json.varcon-xyz").write_text('{"recipe":')
+    (tmp_path / "run/.varcon-lock").touch()
     varcon.train(recipe, tmp_path / "run")
     assert (tmp_path / "run/encoder.safetensors").exists()
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,6 +37,7 @@ from varcon.data import load
 from varcon.encoders.pretrained import start_from
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
+from varcon.engine.claim import LOCK, claimed
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
@@ -76,14 +76,16 @@ def train(
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     folder = Path(out) if out else RUNS / name
-    check_folder(folder, recipe, resume)
-    with distributed.process_group(pick_device(recipe.train.device)) as device, memory_errors():
+    with (
+        own_folder(folder, recipe, resume),
+        distributed.process_group(pick_device(recipe.train.device)) as device,
+        memory_errors(),
+    ):
         data = load(recipe.data, progress)
         begun = (folder / "last.ckpt").exists()
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:
-            folder.mkdir(parents=True, exist_ok=True)
             command = command or f"varcon train {folder / 'recipe.json'} --out {folder}-again"
             write_json(folder / "recipe.json", describe(recipe, data, device, command))
         distributed.barrier()
@@ -254,13 +256,25 @@ def memory_errors() -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def own_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> Iterator[None]:
+    """The folder is there, is fit for the run, and no other process trains in it."""
+    if not distributed.will_be_main():  # the first of several processes looks after it for all of them
+        yield
+        return
+    check_folder(folder, recipe, resume)  # before anything is written there
+    with claimed(folder):
+        check_folder(folder, recipe, resume)  # another process may have trained there in between
+        yield
+
+
 def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
     """Nothing that is there may be lost."""
-    # Under torchrun the first process makes the folder while others still start; it alone looks.
-    if os.environ.get("RANK", "0") != "0" or not folder.exists():
+    if not folder.exists():
         return
-    # A kill while recipe.json was being written leaves its beginning, under a name of its own.
-    if folder.is_dir() and {*folder.iterdir()} <= {*temporaries(folder / "recipe.json")}:
+    # A kill before recipe.json is whole leaves its beginning, under a name of its own, and the lock.
+    beginnings = {folder / LOCK, *temporaries(folder / "recipe.json")}
+    if folder.is_dir() and {*folder.iterdir()} <= beginnings:
         return
     if not (folder / "recipe.json").exists():
         raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
