@@ -62,7 +62,7 @@ def fit(
         "training images": len(split),
         "classes": len(data.classes),
     }
-    record = SampleRecord(len(split), device)
+    record, averages = SampleRecord(len(split), device), Averages()
     average = WeightAverage(method, settings.average) if settings.average else None
     encoder = average.kept["encoder"] if average else method.encoder  # what is kept
     state = TrainingState(
@@ -74,6 +74,7 @@ def fit(
         scaler,
         generator,
         record,
+        averages,
         average,
     )
     if resume:
@@ -83,7 +84,6 @@ def fit(
         model = torch.compile(model)
     elif model is method and device.type == "cuda" and settings.precision != "fp32":
         model = CastTogether(method, DTYPES[settings.precision])
-    averages = Averages()
     step = Step(method, model, data, split, recipe, optimizer, scaler, generator, averages, record, average)
     run_step = step if why_no_graph(recipe, device, world) else GraphedStep(step)
 
@@ -142,6 +142,9 @@ def fit(
             if world > 1:  # processes may only ask each other where all of them wait for the device anyway
                 asked = signal.SIGTERM if row and distributed.any_process(asked > 0, device) else 0
             if asked and state.step < total_steps:
+                # Nobody has looked since the last row, and what has diverged would replace a good checkpoint.
+                if not np.isfinite(total := averages.total("loss")):
+                    raise RunError(diverged(state, f"the loss is {total}"))
                 state.save()
                 state.close()
                 raise Interrupted(f"stopped and saved at step {state.step} of {total_steps}", asked)

@@ -14,6 +14,7 @@ from varcon.core import InputError, Method
 from varcon.engine import distributed
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadable
+from varcon.engine.journal import Averages
 from varcon.engine.samples import SampleRecord
 from varcon.recipe import Recipe, differences, recipe_to_dict
 
@@ -42,6 +43,7 @@ class TrainingState:
     scaler: torch.amp.GradScaler
     generator: torch.Generator  # of this process's augmentation
     record: SampleRecord
+    averages: Averages
     average: WeightAverage | None
     step: int = 0
     writing: Future[None] | None = None  # the file of the latest save, while the next steps run
@@ -52,6 +54,7 @@ class TrainingState:
             return
         generators = distributed.gather(self.generator.get_state().cpu())
         records = distributed.gather(self.record.state())
+        averages = distributed.gather(self.averages.state())
         if distributed.is_main():
             state = {
                 "recipe": recipe_to_dict(self.recipe),
@@ -62,6 +65,7 @@ class TrainingState:
                 "scaler": self.scaler.state_dict(),
                 "generators": generators,
                 "records": records,
+                "averages": averages,
                 "average": self.average.kept.state_dict() if self.average else {},
             }
             self.close()
@@ -90,6 +94,7 @@ class TrainingState:
             self.scaler.load_state_dict(state["scaler"])
             self.generator.set_state(state["generators"][distributed.rank()])
             self.record.restore(state["records"][distributed.rank()])
+            self.averages.restore(state["averages"][distributed.rank()], self.generator.device)
             if self.average:
                 self.average.kept.load_state_dict(state["average"])
             self.step = state["step"]
