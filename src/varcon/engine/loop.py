@@ -23,7 +23,7 @@ from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.precision import CastTogether
 from varcon.engine.samples import SampleRecord
-from varcon.engine.state import TrainingState
+from varcon.engine.state import TrainingState, keep_recipe
 from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions, why_no_graph
 from varcon.engine.track import check_tracker, tracking
 from varcon.layers import check_queues
@@ -43,7 +43,8 @@ def fit(
     resume: bool,
     watch: Watcher,
 ) -> None:
-    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date.
+    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date, also
+    its recipe.json where a run is resumed.
 
     Without a folder it writes nothing, and a signal to stop acts as usual.
     """
@@ -77,8 +78,11 @@ def fit(
         averages,
         average,
     )
+    kept = folder if distributed.is_main() else None
     if resume:
         state.load()
+        if kept:
+            keep_recipe(kept, recipe)
     model: Callable[[Batch], StepOutput] = distributed.synchronised(method, device)
     if settings.compile and device.type == "cuda":
         model = torch.compile(model)
@@ -89,7 +93,6 @@ def fit(
 
     saved = time.monotonic()
     order = epoch_order(split.labels, settings.seed, state.step // steps_per_epoch, settings.balanced)
-    kept = folder if distributed.is_main() else None
     if kept and state.step == 0 and 0 in settings.snapshots:
         save_weights(snapshot_path(kept, 0), encoder)
     with (

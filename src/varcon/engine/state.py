@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadable
 from varcon.engine.journal import Averages
 from varcon.engine.samples import SampleRecord
+from varcon.files import write_json
 from varcon.recipe import Recipe, differences, recipe_to_dict
 
 # Settings that change how a run is carried out and not what it computes; resuming may change them.
@@ -121,3 +123,15 @@ def check_recipe(stored: dict[str, Any], recipe: Recipe[Any], folder: Path) -> N
                 f"{folder} was begun with {name} = {before!r} and cannot go on with {now!r}; "
                 "take the change back, or start another run with --out FOLDER"
             )
+
+
+def keep_recipe(folder: Path, recipe: Recipe[Any]) -> None:
+    """What a resumed run was free to change is what its recipe.json says from then on."""
+    path = folder / "recipe.json"
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        changed = differences(facts["recipe"], recipe_to_dict(recipe))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{path} cannot be read; restore it from a copy, then go on with --resume") from None
+    if changed:
+        write_json(path, {**facts, "recipe": recipe_to_dict(recipe)})
