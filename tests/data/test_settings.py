@@ -83,6 +83,14 @@ def test_training_images_stand_in_for_the_test_images() -> None:
     assert len(few.train) == 30 and torch.equal(few.test.images, held.test.images)
 
 
+def test_one_image_of_each_class_leaves_none_to_hold_out(tmp_path: Path) -> None:
+    images, labels = np.zeros((3, 8, 8), np.uint8), np.arange(3)
+    parts = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    np.savez(tmp_path / "one.npz", **parts)
+    with pytest.raises(InputError, match=r"data\.held_out is 0\.5 and there is one training image of each"):
+        load(DataSettings("npz", str(tmp_path / "one.npz"), held_out=0.5))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -54,6 +54,11 @@ def part(data: Data, settings: DataSettings) -> Data:
     """What is left of all images when some are held out, or few of each class are wanted."""
     if settings.held_out:
         kept, held = hold_out(data.train.labels, settings.held_out, seed=0)
+        if not len(held):
+            raise InputError(
+                f"data.held_out is {settings.held_out} and there is one training image of each class, which "
+                "training needs: add images, or set it to 0"
+            )
         data = replace(data, train=data.train.part(kept), test=data.train.part(held))
     if not settings.per_class:
         return data
