@@ -38,6 +38,13 @@ def test_the_demo_is_the_digits_recipe():
     assert load_recipe(path) == DIGITS
 
 
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[train]\nepochs = 7\n", encoding="utf-8-sig")
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf[train]")
+    assert load_recipe(path) == Recipe(train=TrainSettings(epochs=7))
+
+
 def test_stating_a_default_changes_nothing(tmp_path):
     assert load_recipe(write(tmp_path, '[augment]\npolicy = "sim"\n')) == load_recipe(write(tmp_path, ""))
 

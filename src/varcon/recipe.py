@@ -103,7 +103,7 @@ def load_recipe(path: str | Path) -> Recipe[Any]:
         )
         raise InputError(f"{path} is a folder, not a recipe; {cure}")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except FileNotFoundError:
         raise InputError(f"there is no recipe {path}{did_you_mean(str(path), _recipes_near(path))}") from None
     except (OSError, UnicodeDecodeError) as error:
