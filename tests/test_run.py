@@ -1,4 +1,5 @@
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,8 +36,8 @@ def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
     write_npz("here.npz")
     recipe = Recipe(data=DataSettings("npz", "here.npz"), train=QUICK, evaluate=BRIEF)
     seen = []
-    folder = varcon.train(recipe, "first", watch=lambda progress, row: seen.append((progress.step, row)))
-    assert folder == Path("first")
+    folder = varcon.train(recipe, "the first", watch=lambda progress, row: seen.append((progress.step, row)))
+    assert folder == Path("the first")
     assert [step for step, _ in seen] == [1, 2]
     assert seen[-1][1]["loss"] > 0
 
@@ -52,12 +53,10 @@ def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
     assert varcon.report(folder).read_text().startswith("<!doctype html>")
 
     Path("there.npz").rename("here.npz")
-    words = json.loads((folder / "recipe.json").read_text())["command"].split()
-    assert words == ["varcon", "train", "first/recipe.json", "--out", "first-again"]
-    varcon.train(words[2], words[4])
-    assert (
-        Path("first-again/encoder.safetensors").read_bytes() == Path("first/encoder.safetensors").read_bytes()
-    )
+    words = shlex.split(json.loads((folder / "recipe.json").read_text())["command"])
+    assert words == ["varcon", "train", "the first/recipe.json", "--out", "the first-again"]
+    again = varcon.train(words[2], words[4])
+    assert (again / "encoder.safetensors").read_bytes() == (folder / "encoder.safetensors").read_bytes()
 
 
 def test_the_global_random_state_is_left_alone(tmp_path):

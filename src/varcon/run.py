@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import platform
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,7 +87,8 @@ def train(
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:
-            command = command or f"varcon train {folder / 'recipe.json'} --out {folder}-again"
+            again = ["varcon", "train", str(folder / "recipe.json"), "--out", f"{folder}-again"]
+            command = command or shlex.join(again)
             write_json(folder / "recipe.json", describe(recipe, data, device, command))
         distributed.barrier()
         fit(method, data, recipe, folder, device, begun, watch)
@@ -120,16 +122,18 @@ def evaluate(
     further = further or FurtherSettings().at_temperature(recipe.method)
     weights = folder / "encoder.safetensors"
     if not weights.exists():
-        raise InputError(
-            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
-        )
+        command = shlex.join(["varcon", "train", str(folder / "recipe.json"), "--resume"])
+        raise InputError(f"{folder} has not finished training; go on with: {command}")
     where = torch.device(pick_device(device))
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
     if not is_trained_on(folder, data):
+        command = shlex.join(
+            ["varcon", "evaluate", str(folder), "--only", "transfer", "--target", "NAME=PATH"]
+        )
         raise InputError(
             f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
-            f"on another data set: varcon evaluate {folder} --only transfer --target NAME=PATH"
+            f"on another data set: {command}"
         )
     if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
         raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")
