@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -76,6 +77,19 @@ def test_from_recipe_to_report(here, capsys):
     assert main(["report", "runs/digits-varcon"]) == 0
     assert "runs/digits-varcon/report.html" in capsys.readouterr().out
     assert f"{knn['top1']:.2f}" in (folder / "report.html").read_text()
+
+
+def test_commands_that_are_shown_can_be_typed(here, capsys):
+    """Also where a folder's name has a space and what looks like the markup of a colour."""
+    assert main(["train", "recipes/digits/varcon.toml", *QUICK, "--out", "my [red] run"]) == 0
+    shown = capsys.readouterr().out.split("next: ")[1]
+    assert shlex.split(shown) == ["varcon", "evaluate", "my [red] run"]
+    assert main([*shlex.split(shown)[1:], "--only", "centroid"]) == 0
+    assert shlex.split(capsys.readouterr().out.split("next: ")[1]) == ["varcon", "report", "my [red] run"]
+    (here / "my [red] run/encoder.safetensors").unlink()
+    assert main(["evaluate", "my [red] run"]) == 2
+    told = shlex.split(capsys.readouterr().err.split("go on with: ")[1])
+    assert told == ["varcon", "train", "my [red] run/recipe.json", "--resume"]
 
 
 def test_a_run_repeats_from_its_own_recipe(trained, here):

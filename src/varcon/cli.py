@@ -123,7 +123,7 @@ def train(arguments: list[str], console: Console) -> None:
         console.print(f"there is no {folder} yet: the run begins", soft_wrap=True)
     command = train_command(arguments)
     train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
-    console.print(f"next: varcon evaluate {folder}", soft_wrap=True)
+    say_next("evaluate", folder, console)
 
 
 def parse_train(recipe: Recipe[Any], arguments: list[str]) -> Train[Any]:
@@ -232,6 +232,11 @@ def train_with_bar(
             raise Interrupted(f"{error}; continue with: {to_continue}", error.signal) from None
 
 
+def say_next(verb: str, folder: Path, console: Console) -> None:
+    """A command that a shell takes as it stands."""
+    console.print(f"next: {shlex.join(['varcon', verb, str(folder)])}", soft_wrap=True)
+
+
 def evaluate(arguments: list[str], console: Console) -> None:
     folder = Path(arguments[0]) if arguments and not arguments[0].startswith("-") else None
     recipe = run.stored_recipe(folder) if folder else Recipe()
@@ -260,7 +265,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
     for name in found:
         if name not in together and found[name].scores:
             console.print(findings_table(name, found[name]))
-    console.print(f"next: varcon report {chosen.run}", soft_wrap=True)
+    say_next("report", chosen.run, console)
 
 
 def evaluate_with_bar(

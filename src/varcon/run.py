@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import platform
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +38,7 @@ from varcon.data import load
 from varcon.encoders.pretrained import start_from
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
+from varcon.engine.claim import LOCK, claimed
 from varcon.engine.journal import read_rows
 from varcon.engine.loop import Watcher, check, fit
 from varcon.engine.state import check_recipe
@@ -50,7 +51,7 @@ from varcon.evaluations.maps import SnapshotMaps
 from varcon.evaluations.rank import Rank
 from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
-from varcon.files import replacing, write_json
+from varcon.files import replacing, temporaries, write_json
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
@@ -77,15 +78,18 @@ def train(
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     folder = Path(out) if out else RUNS / name
-    check_folder(folder, recipe, resume)
-    with distributed.process_group(pick_device(recipe.train.device)) as device, memory_errors():
+    with (
+        own_folder(folder, recipe, resume),
+        distributed.process_group(pick_device(recipe.train.device)) as device,
+        memory_errors(),
+    ):
         data = load(recipe.data, progress)
         begun = (folder / "last.ckpt").exists()
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:
-            folder.mkdir(parents=True, exist_ok=True)
-            command = command or f"varcon train {folder / 'recipe.json'} --out {folder}-again"
+            again = ["varcon", "train", str(folder / "recipe.json"), "--out", f"{folder}-again"]
+            command = command or shlex.join(again)
             write_json(folder / "recipe.json", describe(recipe, data, device, command))
         distributed.barrier()
         fit(method, data, recipe, folder, device, begun, watch)
@@ -122,9 +126,12 @@ def evaluate(
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
     if not is_trained_on(folder, data):
+        command = shlex.join(
+            ["varcon", "evaluate", str(folder), "--only", "transfer", "--target", "NAME=PATH"]
+        )
         raise InputError(
             f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
-            f"on another data set: varcon evaluate {folder} --only transfer --target NAME=PATH"
+            f"on another data set: {command}"
         )
     if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
         raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")
@@ -254,13 +261,25 @@ def memory_errors() -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def own_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> Iterator[None]:
+    """The folder is there, is fit for the run, and no other process trains in it."""
+    if not distributed.will_be_main():  # the first of several processes looks after it for all of them
+        yield
+        return
+    check_folder(folder, recipe, resume)  # before anything is written there
+    with claimed(folder):
+        check_folder(folder, recipe, resume)  # another process may have trained there in between
+        yield
+
+
 def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
     """Nothing that is there may be lost."""
-    # Under torchrun the first process makes the folder while others still start; it alone looks.
-    if os.environ.get("RANK", "0") != "0" or not folder.exists():
+    if not folder.exists():
         return
-    # A kill while recipe.json was being written leaves its beginning, under a name of its own.
-    if folder.is_dir() and all(path.name.startswith(".recipe.json.") for path in folder.iterdir()):
+    # A kill before recipe.json is whole leaves its beginning, under a name of its own, and the lock.
+    beginnings = {folder / LOCK, *temporaries(folder / "recipe.json")}
+    if folder.is_dir() and {*folder.iterdir()} <= beginnings:
         return
     if not (folder / "recipe.json").exists():
         raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
@@ -321,9 +340,8 @@ def finished_weights(folder: Path) -> Path:
     """The file that a run writes last."""
     weights = folder / "encoder.safetensors"
     if not weights.exists():
-        raise InputError(
-            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
-        )
+        command = shlex.join(["varcon", "train", str(folder / "recipe.json"), "--resume"])
+        raise InputError(f"{folder} has not finished training; go on with: {command}")
     return weights
 
 
