@@ -311,9 +311,9 @@ def download(arguments: list[str], console: Console) -> None:
         command = shlex.join(["varcon", "download", *arguments])
         kept = f"stopped; what has arrived is kept in {chosen.to}"
         raise Interrupted(f"{kept}; continue with: {command}", signal.SIGINT) from None
-    console.print(f"data: {folder}" + (" (already there)" if was_there else ""), markup=False, soft_wrap=True)
+    console.print(f"data: {folder}" + (" (already there)" if was_there else ""), soft_wrap=True)
     use = f"{DATA_SETS[chosen.name].use} {shlex.quote(str(folder))}"
-    console.print(f"next: {use}", markup=False, soft_wrap=True)
+    console.print(f"next: {use}", soft_wrap=True)
 
 
 def free_folder(wanted: Path) -> Path:

@@ -35,14 +35,14 @@ class TrainSettings:
     nesterov: bool = False  # look ahead along the momentum
     weight_decay: float = 2e-3  # spares biases, norms and epsilon
     average: float = 0.0  # momentum of a moving average of the weights, which is then what is kept; 0: none
-    warmup_epochs: float = 2  # of linear growth before the cosine
+    warmup_epochs: float = 2.0  # of linear growth before the cosine
     balanced: bool = False  # draw every class equally often, however many images it has
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
     compile: bool = False  # torch.compile instead of the project's own kernels for BatchNorm; on cuda only
     cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16
     seed: int = 0
-    checkpoint_seconds: float = 30  # saved at the first epoch's end after this long; 0: at every one's
+    checkpoint_seconds: float = 30.0  # saved at the first epoch's end after this long; 0: at every one's
     snapshots: tuple[int, ...] = ()  # epochs after which the encoder is kept; 0: as it is before training
     track: Literal["none", "tensorboard", "wandb"] = "none"  # where the metrics are shown as well
 
