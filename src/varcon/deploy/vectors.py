@@ -30,11 +30,12 @@ def nearest(queries: np.ndarray, vectors: np.ndarray, k: int) -> tuple[np.ndarra
 
     Every vector is looked at. They may be mapped from a file: only the queries' cosines are held in memory.
     """
-    bank, k = torch.from_numpy(vectors), min(k, len(vectors))
-    asked = torch.from_numpy(np.ascontiguousarray(queries, vectors.dtype))
+    k = min(k, len(vectors))
+    asked = np.ascontiguousarray(queries, vectors.dtype)
     cosines, rows = np.empty((len(queries), k), vectors.dtype), np.empty((len(queries), k), np.int64)
     for block in row_blocks(len(queries), max(1, len(vectors))):
-        found = (asked[block] @ bank.T).topk(k, dim=1)
+        # numpy's product: of one query it goes at the speed of memory, torch's at half of that.
+        found = torch.from_numpy(asked[block] @ vectors.T).topk(k, dim=1)
         cosines[block], rows[block] = found.values.numpy(), found.indices.numpy()
     return cosines, rows
 
