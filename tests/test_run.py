@@ -24,12 +24,6 @@ def write_npz(path):
     np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
 
 
-def test_runs_are_named_for_their_recipes(tmp_path):
-    assert run.run_name(tmp_path / "recipes/digits/varcon.toml") == "digits-varcon"
-    assert run.run_name(tmp_path / "mine.toml") == "mine"
-    assert run.run_name(tmp_path / "runs/digits-varcon/recipe.json") == "digits-varcon-again"
-
-
 def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
     """Train on a file, move the file, judge, report; the command noted repeats the run."""
     monkeypatch.chdir(tmp_path)
@@ -112,13 +106,6 @@ def test_a_kill_while_the_recipe_is_first_written_bars_no_folder(tmp_path):
     (tmp_path / "run/.varcon-lock").touch()
     varcon.train(recipe, tmp_path / "run")
     assert (tmp_path / "run/encoder.safetensors").exists()
-
-
-def test_a_folder_with_a_file_of_another_program_is_no_run(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/.recipe.json.swp").write_text("an editor's")
-    with pytest.raises(InputError, match="exists and is not a run"):
-        varcon.train(Recipe(train=QUICK), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from varcon import run
+from varcon import run, run_folder
 from varcon.arguments import Demo, Download, Evaluate, Report, Train, parse
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
@@ -116,7 +116,7 @@ def train(arguments: list[str], console: Console) -> None:
         )
     chosen = parse_train(recipe, arguments)
     path = Path(chosen.recipe)
-    folder = chosen.out or run.RUNS / run.run_name(path)
+    folder = chosen.out or run_folder.RUNS / run_folder.run_name(path)
     if chosen.resume and path.name == "recipe.json" and not chosen.out:
         folder = path.parent  # a run's own recipe names the run
     if chosen.resume and not folder.exists():
@@ -153,7 +153,7 @@ def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recip
             f"train by the recipe on these images with --data.name folder --data.path {shlex.quote(data)}"
         )
     out = take_flag("--out", rest)[0]
-    folder = Path(out) if out else run.RUNS / path.resolve().name
+    folder = Path(out) if out else run_folder.RUNS / path.resolve().name
     if folder.resolve().is_relative_to(path.resolve()):
         raise InputError(
             f"the run's folder {folder} would lie inside the folder of images {path}; start from another "
@@ -239,8 +239,8 @@ def say_next(verb: str, folder: Path, console: Console) -> None:
 
 def evaluate(arguments: list[str], console: Console) -> None:
     folder = Path(arguments[0]) if arguments and not arguments[0].startswith("-") else None
-    recipe = run.stored_recipe(folder) if folder else Recipe()
-    learned = run.learned_epsilon(folder) if folder else None
+    recipe = run_folder.stored_recipe(folder) if folder else Recipe()
+    learned = run_folder.learned_epsilon(folder) if folder else None
     further = FurtherSettings().at_temperature(recipe.method, learned)
     default = Evaluate(run=folder or tyro.MISSING, settings=recipe.evaluate, further=further)
     # A setting that is itself settings, or none, would else become a command of its own.
@@ -285,7 +285,7 @@ def report(arguments: list[str], console: Console) -> None:
 def demo(arguments: list[str], console: Console) -> None:
     chosen = parse(Demo, "demo", arguments)
     began = time.monotonic()
-    out = chosen.out or free_folder(run.RUNS / "demo")
+    out = chosen.out or free_folder(run_folder.RUNS / "demo")
     found, folders = [], []
     for seed in chosen.seeds:
         folder = out / f"seed-{seed}"

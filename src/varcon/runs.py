@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from varcon import run
+from varcon import run, run_folder
 from varcon.core import Data, Findings, InputError, OnProgress, RunError
 from varcon.engine.interrupt import Interrupted
 from varcon.engine.journal import read_rows
@@ -71,11 +71,11 @@ SPEED = "data set images/s"  # not views: a method with more of them is slower b
 def check_run(one: Planned, data: Data) -> None:
     """What lies in the run's folder is the planned run, or nothing."""
     if not one.finished:
-        run.check_folder(one.folder, one.recipe, resume=True)
+        run_folder.check_folder(one.folder, one.recipe, resume=True)
         if not (one.folder / "recipe.json").exists():
             return
-    check_recipe(recipe_to_dict(run.stored_recipe(one.folder)), one.recipe, one.folder)
-    if not run.is_trained_on(one.folder, data):
+    check_recipe(recipe_to_dict(run_folder.stored_recipe(one.folder)), one.recipe, one.folder)
+    if not run_folder.is_trained_on(one.folder, data):
         raise InputError(
             f"{one.folder} was trained on other data than lie at {one.recipe.data.path!r} now; "
             "restore those, or put the runs elsewhere with --out FOLDER"
@@ -145,7 +145,7 @@ def missing_findings(planned: Planned, found: dict[str, Findings]) -> tuple[str,
 def further_of(planned: Planned) -> FurtherSettings:
     """As planned, with the epsilon that training has left since."""
     further = planned.further or FurtherSettings()
-    return further.at_temperature(planned.recipe.method, run.learned_epsilon(planned.folder))
+    return further.at_temperature(planned.recipe.method, run_folder.learned_epsilon(planned.folder))
 
 
 def read_findings(planned: Planned) -> dict[str, Findings]:
@@ -168,7 +168,7 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
             continue
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            if not differences(stored["settings"], run.settings_of(own)):
+            if not differences(stored["settings"], run_folder.settings_of(own)):
                 found[path.stem] = Findings(stored["scores"])
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None

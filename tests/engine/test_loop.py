@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from varcon import Recipe, run
+from varcon import Recipe, run, run_folder
 from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
 from varcon.engine import loop
@@ -261,7 +261,7 @@ def test_what_was_free_to_change_on_resume_is_kept(tmp_path):
         run.train(replace(moved, train=replace(moved.train, seed=1)), folder, resume=True)
     assert (folder / "recipe.json").read_bytes() == before
     run.train(moved, folder, resume=True)
-    assert run.stored_recipe(folder) == moved
+    assert run_folder.stored_recipe(folder) == moved
     then, now = json.loads(before), json.loads((folder / "recipe.json").read_text())
     assert {**then, "recipe": None} == {**now, "recipe": None}
     assert run.evaluate(folder, device="cpu", only=("knn",))["knn"].scores["top1"] > 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import varcon
-from varcon import InputError, Recipe, run
+from varcon import InputError, Recipe, run_folder
 from varcon.cli import main
 from varcon.data import DataSettings
 from varcon.evaluations import FURTHER, STANDARD, FurtherSettings, chosen_evaluations
@@ -117,7 +117,7 @@ def test_tau2_spans_what_epsilon_was_learned(finished_run, tmp_path):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows[-1]["epsilon"] = 0.0371
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    recipe = run.stored_recipe(folder)
+    recipe = run_folder.stored_recipe(folder)
     assert recipe.method.epsilon == 0.02
     found = varcon.evaluate(folder, device="cpu", only=("temperature",))["temperature"]
     assert found.scores["epsilon"] == 0.0371
@@ -133,12 +133,12 @@ def test_tau2_spans_what_epsilon_was_learned(finished_run, tmp_path):
         assert main([*command, *flags]) == 0
         assert json.loads(stored.read_text())["settings"]["epsilon"] == epsilon
     (folder / "metrics.jsonl").unlink()
-    assert run.learned_epsilon(folder) is None
+    assert run_folder.learned_epsilon(folder) is None
 
 
 def test_fine_tuning_on_each_target_and_on_its_own_data(finished_run, tmp_path, capsys):
     """Each is a finding of its own, which a later one of another name does not replace."""
-    stored = np.load(run.stored_recipe(finished_run).data.path)
+    stored = np.load(run_folder.stored_recipe(finished_run).data.path)
     targets = []
     for name, turned in (("same", 0), ("swapped", 1)):
         labels = {f"{part}_labels": stored[f"{part}_labels"] ^ turned for part in ("train", "test")}
@@ -175,7 +175,7 @@ def test_reassessed_labels_judge_every_classifier_of_a_run(finished_run, tmp_pat
     """Those just found are not found again; the run's own classifier is judged where it has one."""
     labels = tmp_path / "real.json"
     labels.write_text(json.dumps([[1], [0]] * 24))
-    recipe = run.stored_recipe(finished_run)
+    recipe = run_folder.stored_recipe(finished_run)
     own = varcon.train(replace(recipe, method=METHODS["ce"].Settings()), tmp_path / "ce")
     further = FurtherSettings(real=ReaL(str(labels)))
     probes = []

@@ -30,7 +30,8 @@ from varcon.evaluations.store import FeatureStore
 from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
 from varcon.files import write_json
 from varcon.recipe import Recipe, recipe_to_dict
-from varcon.run import finished_weights, is_trained_on, load_encoder, stored_recipe
+from varcon.run import load_encoder
+from varcon.run_folder import finished_weights, is_trained_on, stored_recipe
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen

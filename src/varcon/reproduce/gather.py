@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from varcon import run
+from varcon import run_folder
 from varcon.core import InputError
 from varcon.engine.journal import read_rows
 from varcon.engine.samples import SHARES
@@ -124,7 +124,7 @@ def temperatures(folder: Path) -> Temperatures:
     by_epoch = dict(zip(epochs.tolist(), terms["epsilon"].tolist(), strict=True))
     confidence = [row["confidence"] for row in rows]
     epsilon = np.array([by_epoch[row["epoch"]] for row in rows])
-    low, width = run.stored_recipe(folder).method.temperature - epsilon, 2 * epsilon
+    low, width = run_folder.stored_recipe(folder).method.temperature - epsilon, 2 * epsilon
     density = np.array([one["density"] for one in confidence])
     middles = (np.arange(density.shape[1]) + 0.5) / density.shape[1]
     safe = np.maximum(width, 1e-9)  # without epsilon all images have one tau2

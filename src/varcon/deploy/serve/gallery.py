@@ -29,7 +29,7 @@ from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest
 from varcon.evaluations.map2d import LEAST_POINTS, Map2D, Projector
 from varcon.files import replacing
-from varcon.run import stored_recipe
+from varcon.run_folder import stored_recipe
 
 KEPT = "serve"  # in the model's folder: the map, and pictures that are not files of their own
 SIDE = 256  # pixels, the longer side of a thumbnail
