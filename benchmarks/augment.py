@@ -136,17 +136,34 @@ def torchvision_views(settings: AugmentSettings, size: int) -> Callable[[Any], T
     )
 
 
-def loader_rate(transform: Callable[[Any], Tensor], batch: Tensor, workers: int, batches: int = 60) -> float:
-    """Views per second once the workers have started."""
-    dataset = PillowImages(batch, batches * len(batch), transform)
-    loader = torch.utils.data.DataLoader(
-        dataset, batch_size=len(batch), num_workers=workers, persistent_workers=True
-    )
-    for _ in range(2):  # the first pass starts the workers
-        start = time.perf_counter()
-        for _ in loader:
-            pass
-    return len(dataset) / (time.perf_counter() - start)
+def loader_rate(transform: Callable[[Any], Tensor], batch: Tensor, workers: int) -> float:
+    """Views per second once the workers have come into their stride."""
+    dataset = PillowImages(batch, batches_to_time(workers) * len(batch), transform)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=len(batch), num_workers=workers)
+    return len(batch) / seconds_a_batch(loader, lambda views: None)
+
+
+def batches_to_time(workers: int) -> int:
+    return 14 * max(1, workers)
+
+
+def seconds_a_batch(loader: torch.utils.data.DataLoader, work: Callable[[Any], object]) -> float:
+    """The first four batches of each worker do not count: they start, and empty the queue that the start has
+    filled."""
+    uncounted = 4 * max(1, loader.num_workers)
+    start = 0.0
+    for number, batch in enumerate(loader):
+        if number == uncounted:
+            wait_for_gpu()
+            start = time.perf_counter()
+        work(batch)
+    wait_for_gpu()
+    return (time.perf_counter() - start) / (len(loader) - uncounted)
+
+
+def wait_for_gpu() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def kornia_sequence(theirs, settings: AugmentSettings, size: int) -> nn.Module:

@@ -24,12 +24,12 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from loss import EPSILON, TEMPERATURE, Loss, pairwise_supcon, step
+from loss import EPSILON, Loss, step
 from timing import captured, surroundings, time_in_turn, time_on_gpu, write_table
 
 from varcon import VarConLoss
 from varcon.data.assemble import available_memory
-from varcon.reproduce.memory import held_on_cpu, held_on_gpu
+from varcon.reproduce.memory import TEMPERATURE, held_on_cpu, held_on_gpu, pairwise_supcon
 
 SAMPLES = {"cpu": [2**power for power in range(10, 17)], "cuda": [2**power for power in range(10, 21)]}
 CLASSES = {"cpu": [10, 100, 1000, 10_000], "cuda": [10, 100, 1000, 10_000, 100_000, 1_000_000]}

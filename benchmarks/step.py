@@ -13,13 +13,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from augment import PillowImages, torchvision_views
+from augment import PillowImages, batches_to_time, seconds_a_batch, torchvision_views
 from timing import as_graph, surroundings, time_in_turn, time_on_gpu, write_table
 from torch import Tensor, nn
 
@@ -137,33 +136,27 @@ def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[
 
 
 def loader_pipeline(recipe: Recipe, data: Data, device: torch.device) -> float | None:
-    """Seconds a step once the workers have started, or None where torchvision does not import."""
+    """Seconds a step, or None where torchvision does not import."""
     transform = torchvision_views(recipe.augment, SIZE)
     if transform is None:
         return None
     method, optimizer = built(replace(recipe, train=replace(recipe.train, compile=True)), data, device)
     model, dtype = torch.compile(method), DTYPES[recipe.train.precision]
-    length = 16 * recipe.train.batch_size
+    batch, workers = recipe.train.batch_size, os.cpu_count() or 1
+    length = batches_to_time(workers) * batch
     images = PillowImages(data.train.images, length, lambda image: (transform(image), transform(image)))
-    loader = torch.utils.data.DataLoader(
-        images,
-        recipe.train.batch_size,
-        num_workers=os.cpu_count() or 1,
-        persistent_workers=True,
-        pin_memory=True,
-    )
-    labels = data.train.labels[: recipe.train.batch_size].to(device)
-    for _ in range(2):  # the first pass starts the workers and compiles
-        start = time.perf_counter()
-        for views in loader:
-            moved = [view.to(device, non_blocking=True, memory_format=torch.channels_last) for view in views]
-            with torch.autocast(device.type, dtype):
-                output = model(Batch(moved, labels, labels))
-            output.loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        torch.cuda.synchronize()
-    return (time.perf_counter() - start) / len(loader)
+    loader = torch.utils.data.DataLoader(images, batch, num_workers=workers, pin_memory=True)
+    labels = data.train.labels[:batch].to(device)
+
+    def work(views: list[Tensor]) -> None:
+        moved = [view.to(device, non_blocking=True, memory_format=torch.channels_last) for view in views]
+        with torch.autocast(device.type, dtype):
+            output = model(Batch(moved, labels, labels))
+        output.loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return seconds_a_batch(loader, work)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
     python benchmarks/tabular.py
 
 Five folds, the same for all; accuracy, log loss and the processor's seconds for a fit are means over them.
-All have their default settings, the others behind a StandardScaler; VarConClassifier standardises by itself,
-and its defaults were chosen on other tables.
+All have their default settings but for the steps that logistic regression may take, the others behind a
+StandardScaler; VarConClassifier standardises by itself, and its defaults were chosen on other tables.
 """
 
 from __future__ import annotations

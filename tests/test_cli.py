@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -76,6 +77,19 @@ def test_from_recipe_to_report(here, capsys):
     assert main(["report", "runs/digits-varcon"]) == 0
     assert "runs/digits-varcon/report.html" in capsys.readouterr().out
     assert f"{knn['top1']:.2f}" in (folder / "report.html").read_text()
+
+
+def test_commands_that_are_shown_can_be_typed(here, capsys):
+    """Also where a folder's name has a space and what looks like the markup of a colour."""
+    assert main(["train", "recipes/digits/varcon.toml", *QUICK, "--out", "my [red] run"]) == 0
+    shown = capsys.readouterr().out.split("next: ")[1]
+    assert shlex.split(shown) == ["varcon", "evaluate", "my [red] run"]
+    assert main([*shlex.split(shown)[1:], "--only", "centroid"]) == 0
+    assert shlex.split(capsys.readouterr().out.split("next: ")[1]) == ["varcon", "report", "my [red] run"]
+    (here / "my [red] run/encoder.safetensors").unlink()
+    assert main(["evaluate", "my [red] run"]) == 2
+    told = shlex.split(capsys.readouterr().err.split("go on with: ")[1])
+    assert told == ["varcon", "train", "my [red] run/recipe.json", "--resume"]
 
 
 def test_a_run_repeats_from_its_own_recipe(trained, here):
@@ -204,7 +218,9 @@ def test_bad_image_folders(here, capsys):
     (here / "images/train/cat").mkdir()
     refused(capsys, here, command, "images/train/cat", "holds no image")
     (here / "images/train/cat").rmdir()
-    refused(capsys, here, toml(here, "[data]\nname = 'cifar100'\npath = 'c'"), "cifar-100-python.tar.gz")
+    refused(
+        capsys, here, toml(here, "[data]\nname = 'cifar100'\npath = 'c'"), "varcon download cifar100 --to c"
+    )
     assert main(folder_recipe(here)) == 0  # and once mended it trains
 
 
@@ -244,6 +260,17 @@ def test_bad_checkpoints(trained, here, capsys):
         checkpoint.write_bytes(whole)
 
 
+@pytest.mark.parametrize("name", ["cats [old]", "y[/z]", "a :cat: b"])
+def test_names_with_brackets_and_colons_are_printed_as_they_are(here, trained, capsys, name):
+    folder = shutil.copytree(trained, here / name)
+    capsys.readouterr()
+    assert main(["report", name]) == 0
+    assert capsys.readouterr().out == f"report: {name}/report.html\n"
+    (folder / "encoder.safetensors").unlink()
+    assert main(["train", f"{name}/recipe.json", "--resume"]) == 0
+    assert f"trained {name}" in capsys.readouterr().out
+
+
 def test_folders_that_are_no_runs(here, capsys):
     refused(capsys, here, ["evaluate", "nowhere"], "nowhere is not a run")
     refused(capsys, here, ["report", "nowhere"], "nowhere")
@@ -252,7 +279,7 @@ def test_folders_that_are_no_runs(here, capsys):
     refused(capsys, here, ["evaluate", "half"], "has not finished training", "--resume")
 
 
-@pytest.mark.parametrize("command", ["", "train", "evaluate", "report", "demo"])
+@pytest.mark.parametrize("command", ["", "train", "evaluate", "report", "demo", "download"])
 def test_help(capsys, command):
     try:
         assert main([command, "--help"] if command else ["--help"]) == 0

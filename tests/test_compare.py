@@ -209,7 +209,7 @@ def test_other_evaluation_settings_judge_anew(copied, reported):
     recipe, out = copied
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
     recipe.write_text(
-        recipe.read_text().replace("[evaluate.linear]\n", "[evaluate.linear]\naugment = 'crop-flip'\n")
+        recipe.read_text().replace("[evaluate.linear]\n", "[evaluate.linear]\naugment = 'resized-crop'\n")
     )
     assert main(["compare", str(recipe), "--methods", "ce", "--out", str(out)]) == 0
     results = json.loads((out / "compare.json").read_text())
@@ -229,7 +229,8 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
     """All runs of the folder, without training one again; each further score has a column."""
     recipe, out = copied
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
-    only = ["--only", "knn,clustering,fewshot,transfer", "--target", f"twin={recipe.with_name('few.npz')}"]
+    evaluations, data = "knn,clustering,fewshot,transfer,finetune", recipe.with_name("few.npz")
+    only = ["--only", evaluations, "--target", f"twin={data}", "--target", f"double={data}"]
     command = ["compare", str(recipe), "--methods", "varcon,ce", "--out", str(out), *only]
     assert main(command) == 0
     results = json.loads((out / "compare.json").read_text())
@@ -237,6 +238,7 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
     for found in results:
         assert found["kNN top-1"] == found["transfer to twin"] == found["few-shot centroid@2"] == 100
         assert found["Ward ARI"] == 1
+        assert found["fine-tuned on twin, last"] == found["fine-tuned on double, last"] == 100
         assert "effective rank" in found  # which the call that trained the runs has found
     table = (out / "compare.md").read_text()
     assert "| 1.000 ± 0.000 |" in table
@@ -244,11 +246,12 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
     assert "error" not in table
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
 
-    judged = (out / "ce-seed0/findings/transfer.json").stat().st_mtime_ns
+    findings = [out / f"ce-seed0/findings/{name}.json" for name in ("transfer", "finetune-double")]
+    judged = [finding.stat().st_mtime_ns for finding in findings]
     assert main(command) == 0
-    assert (out / "ce-seed0/findings/transfer.json").stat().st_mtime_ns == judged
+    assert [finding.stat().st_mtime_ns for finding in findings] == judged
 
-    assert main([*command[:-4], "--only", "centroid"]) == 0
+    assert main([*command[:-6], "--only", "centroid"]) == 0
     head = (out / "compare.md").read_text().splitlines()[0]
     assert all(
         title in head for title in ("nearest centroid", "kNN top-1", "Ward ARI", "few-shot logistic@1")

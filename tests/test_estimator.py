@@ -358,3 +358,21 @@ def test_the_script_in_the_readme_runs():
         names,
     )
     assert names["found"] >= 0.96
+
+
+@pytest.mark.parametrize("value", [3e38, 1e45, 1e300, -1e308])
+def test_values_beyond_float32_are_refused_and_not_predicted_as_nan(value):
+    X, y = load_iris(return_X_y=True)
+    classifier = VarConClassifier(epochs=1, random_state=0).fit(X, y)
+    assert np.isfinite(classifier.predict_proba(np.full((1, 4), 1e30))).all()
+    for ask in (classifier.predict, classifier.predict_proba, classifier.transform):
+        with pytest.raises(InputError, match="X holds values so far from those that VarConClassifier has"):
+            ask(np.concatenate([X, np.full((1, 4), value)]))
+
+
+@pytest.mark.parametrize("value", [1e200, 1e300, -1e308])
+def test_values_whose_variance_is_infinite_are_refused(value):
+    X, y = load_iris(return_X_y=True)
+    X[3, 2] = value
+    with pytest.raises(InputError, match="so large that their variance is infinite"):
+        VarConClassifier(epochs=1).fit(X, y)

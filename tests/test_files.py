@@ -1,5 +1,7 @@
 import json
+import os
 import stat
+import time
 
 import pytest
 
@@ -22,10 +24,34 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
 
 
 def test_what_a_killed_writer_left_is_cleared_away(tmp_path):
-    (tmp_path / ".notes.txt.x7f3").write_text("half")
-    write_json(tmp_path / "notes.txt", {"a": [1, 2]})
-    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
-    assert json.loads((tmp_path / "notes.txt").read_text()) == {"a": [1, 2]}
+    """An hour later: until then it may be that of a process which still writes."""
+
+    def killed():
+        with replacing(tmp_path / "notes[1].txt") as temporary:
+            raise SystemExit(temporary.name)
+
+    with pytest.raises(SystemExit) as caught:
+        killed()
+    left = tmp_path / caught.value.code
+    left.write_text("half")
+    write_json(tmp_path / "notes[1].txt", {"a": [1, 2]})
+    assert left.read_text() == "half"
+    os.utime(left, (time.time() - 3700,) * 2)
+    write_json(tmp_path / "notes[1].txt", {"a": [1, 2]})
+    assert [p.name for p in tmp_path.iterdir()] == ["notes[1].txt"]
+    assert json.loads((tmp_path / "notes[1].txt").read_text()) == {"a": [1, 2]}
+
+
+def test_two_may_write_one_file_and_other_programs_files_stay(tmp_path):
+    path, swap = tmp_path / "recipe.json", tmp_path / ".recipe.json.swp"
+    swap.write_text("an editor's")
+    os.utime(swap, (0, 0))
+    with replacing(path) as slow:
+        slow.write_text("of the slow")
+        write_text(path, "of the quick")
+        assert path.read_text() == "of the quick"
+    assert path.read_text() == "of the slow"
+    assert swap.read_text() == "an editor's"
 
 
 def test_files_are_readable_by_others(tmp_path):

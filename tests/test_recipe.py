@@ -1,7 +1,9 @@
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from varcon import InputError, Recipe, load_recipe
@@ -34,6 +36,13 @@ def test_a_recipe_holds_what_differs(tmp_path):
 def test_the_demo_is_the_digits_recipe():
     (path,) = [path for path in RECIPES if (path.parent.name, path.stem) == ("digits", "varcon")]
     assert load_recipe(path) == DIGITS
+
+
+def test_a_byte_order_mark_is_no_part_of_a_recipe(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text("[train]\nepochs = 7\n", encoding="utf-8-sig")
+    assert path.read_bytes().startswith(b"\xef\xbb\xbf[train]")
+    assert load_recipe(path) == Recipe(train=TrainSettings(epochs=7))
 
 
 def test_stating_a_default_changes_nothing(tmp_path):
@@ -82,6 +91,39 @@ def test_mistakes_are_named_with_their_cure(tmp_path, text, message):
         load_recipe(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"optimizer": "adam"}, r"train\.optimizer is 'adam'; choose one of sgd, lars"),
+        (
+            {"precision": "bf61"},
+            r"train\.precision is 'bf61'; did you mean 'bf16'\?; choose one of fp32, bf16",
+        ),
+        ({"track": "mlflow"}, r"train\.track is 'mlflow'; choose one of none, tensorboard, wandb"),
+        ({"batch_size": 2.5}, r"train\.batch_size is 2\.5; it must be of type int"),
+        ({"epochs": "ten"}, r"train\.epochs is 'ten'; it must be of type int"),
+        ({"snapshots": (0, 1.5)}, r"train\.snapshots is 1\.5; it must be of type int"),
+        ({"learning_rate": math.inf}, r"train\.learning_rate is inf; it must be above 0 and finite"),
+        ({"learning_rate": math.nan}, r"train\.learning_rate is nan; it must be above 0 and finite"),
+        ({"weight_decay": math.inf}, r"train\.weight_decay is inf; it must be at least 0 and finite"),
+        ({"seed": -1}, r"train\.seed is -1; it must be at least 0"),
+        ({"balanced": 1}, r"train\.balanced is 1; it must be of type bool"),
+    ],
+)
+def test_python_is_held_to_the_types_of_a_recipe_file(settings, message):
+    with pytest.raises(InputError, match=message):
+        TrainSettings(**settings)
+
+
+def test_numbers_of_numpy_become_pythons():
+    """As a search over settings draws them; json takes no others."""
+    drawn = TrainSettings(
+        epochs=np.int64(3), learning_rate=np.float32(0.5), warmup_epochs=np.int32(1), snapshots=[np.int64(2)]
+    )
+    assert drawn == TrainSettings(epochs=3, learning_rate=0.5, warmup_epochs=1, snapshots=(2,))
+    assert json.loads(json.dumps(recipe_to_dict(Recipe(train=drawn))))["train"]["snapshots"] == [2]
 
 
 def test_files_that_hold_no_recipe(tmp_path):

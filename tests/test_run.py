@@ -1,4 +1,5 @@
 import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,20 +24,14 @@ def write_npz(path):
     np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
 
 
-def test_runs_are_named_for_their_recipes(tmp_path):
-    assert run.run_name(tmp_path / "recipes/digits/varcon.toml") == "digits-varcon"
-    assert run.run_name(tmp_path / "mine.toml") == "mine"
-    assert run.run_name(tmp_path / "runs/digits-varcon/recipe.json") == "digits-varcon-again"
-
-
 def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
     """Train on a file, move the file, judge, report; the command noted repeats the run."""
     monkeypatch.chdir(tmp_path)
     write_npz("here.npz")
     recipe = Recipe(data=DataSettings("npz", "here.npz"), train=QUICK, evaluate=BRIEF)
     seen = []
-    folder = varcon.train(recipe, "first", watch=lambda progress, row: seen.append((progress.step, row)))
-    assert folder == Path("first")
+    folder = varcon.train(recipe, "the first", watch=lambda progress, row: seen.append((progress.step, row)))
+    assert folder == Path("the first")
     assert [step for step, _ in seen] == [1, 2]
     assert seen[-1][1]["loss"] > 0
 
@@ -52,12 +47,10 @@ def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
     assert varcon.report(folder).read_text().startswith("<!doctype html>")
 
     Path("there.npz").rename("here.npz")
-    words = json.loads((folder / "recipe.json").read_text())["command"].split()
-    assert words == ["varcon", "train", "first/recipe.json", "--out", "first-again"]
-    varcon.train(words[2], words[4])
-    assert (
-        Path("first-again/encoder.safetensors").read_bytes() == Path("first/encoder.safetensors").read_bytes()
-    )
+    words = shlex.split(json.loads((folder / "recipe.json").read_text())["command"])
+    assert words == ["varcon", "train", "the first/recipe.json", "--out", "the first-again"]
+    again = varcon.train(words[2], words[4])
+    assert (again / "encoder.safetensors").read_bytes() == (folder / "encoder.safetensors").read_bytes()
 
 
 def test_the_global_random_state_is_left_alone(tmp_path):
@@ -77,14 +70,42 @@ def test_a_failed_start_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_folder_takes_one_run_at_a_time(tmp_path, monkeypatch):
+    """While the first still reads its data, and while it trains; it ends as if it had been alone."""
+    write_npz(tmp_path / "few.npz")
+    recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK)
+    other = replace(recipe, train=replace(QUICK, seed=1))
+    read, refused = run.load, []
+
+    def start_others(*_):
+        for resume, one in ((True, recipe), (False, other)):
+            with pytest.raises(InputError, match=r"another process|already holds a run") as caught:
+                varcon.train(one, tmp_path / "run", resume)
+            refused.append(str(caught.value))
+
+    def slowly(*arguments):
+        monkeypatch.setattr(run, "load", read)
+        start_others()
+        return read(*arguments)
+
+    monkeypatch.setattr(run, "load", slowly)
+    varcon.train(recipe, tmp_path / "run", watch=start_others)
+    assert ["another" in message for message in refused] == [True, True] + [True, False] * 2
+    varcon.train(recipe, tmp_path / "alone")
+    files = [{path.name for path in (tmp_path / name).iterdir()} for name in ("run", "alone")]
+    assert files[0] == files[1]
+    weights = [(tmp_path / name / "encoder.safetensors").read_bytes() for name in ("run", "alone")]
+    assert weights[0] == weights[1]
+
+
 def test_a_kill_while_the_recipe_is_first_written_bars_no_folder(tmp_path):
     write_npz(tmp_path / "few.npz")
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK)
     (tmp_path / "run").mkdir()
-    left = tmp_path / "run/.recipe.json.xyz"
-    left.write_text('{"recipe":')
+    (tmp_path / "run/.recipe.json.varcon-xyz").write_text('{"recipe":')
+    (tmp_path / "run/.varcon-lock").touch()
     varcon.train(recipe, tmp_path / "run")
-    assert not left.exists()
+    assert (tmp_path / "run/encoder.safetensors").exists()
 
 
 @pytest.mark.parametrize(
@@ -112,9 +133,9 @@ def test_settings_may_differ_from_the_recipe(tmp_path):
     write_npz(tmp_path / "few.npz")
     recipe = Recipe(data=DataSettings("npz", str(tmp_path / "few.npz")), train=QUICK, evaluate=BRIEF)
     folder = varcon.train(recipe, tmp_path / "run")
-    varcon.evaluate(folder, replace(BRIEF, linear=LinearProbe(epochs=3, augment="crop-flip")))
+    varcon.evaluate(folder, replace(BRIEF, linear=LinearProbe(epochs=3, augment="resized-crop")))
     stored = json.loads((folder / "findings/linear-augmented.json").read_text())
-    assert stored["settings"]["augment"] == "crop-flip"
+    assert stored["settings"]["augment"] == "resized-crop"
     assert len(np.load(folder / "findings/linear-augmented.npz")["accuracy"]) == 3
 
 

@@ -45,6 +45,13 @@ def test_even_classes_with_test_images(tmp_path):
     assert "18 images of 2 classes, and 7 to judge by." in found.reasons
 
 
+def test_test_images_that_cannot_be_used_are_not_passed_over(tmp_path):
+    make(tmp_path / "train", {"a": 9, "b": 9})
+    make(tmp_path, {"val": 4})
+    with pytest.raises(InputError, match="val holds images and no folder per class"):
+        suggest(tmp_path, "cpu")
+
+
 def test_the_written_recipe_is_the_same(tmp_path):
     recipe = suggest(make(tmp_path / "images", {"a": 6, "b": 30}), "cpu").recipe
     (tmp_path / "recipe.toml").write_text(recipe_to_toml(recipe))
@@ -66,20 +73,34 @@ def test_every_recipe_survives_writing(path, tmp_path):
         (500, 3_000, "cpu", 32, "small", "small"),
         (28, 60_000, "cpu", 28, "small", "small"),
         (32, 50_000, "cuda", 32, "resnet50", "small"),
+        (64, 3_000, "cuda", 64, "resnet18", "small"),
+        (65, 3_000, "cuda", 65, "resnet18", "imagenet"),  # not blown up
+        (100, 60_000, "cuda", 100, "resnet50", "imagenet"),
         (500, 3_000, "cuda", 128, "resnet18", "imagenet"),
         (300, 100_000, "cuda", 224, "resnet50", "imagenet"),
     ],
 )
 def test_size_and_encoder(monkeypatch, side, images, device, size, name, stem):
     monkeypatch.setattr("varcon.suggest.available_memory", lambda: 10**12)
-    found, encoder, why = chosen_encoder(side, images, device)
+    found, encoder, why = chosen_encoder(side, images, images, device)
     assert (found, encoder.name, encoder.stem) == (size, name, stem)
     assert str(size) in why
 
 
 def test_images_that_would_not_fit_are_read_smaller(monkeypatch):
     monkeypatch.setattr("varcon.suggest.available_memory", lambda: 8 * 10**9)
-    assert chosen_encoder(300, 100_000, "cuda")[0] == 112
+    assert chosen_encoder(300, 100_000, 100_000, "cuda")[0] == 112
+    assert chosen_encoder(300, 20_000, 20_000, "cuda")[0] == 224
+    assert chosen_encoder(300, 20_000, 60_000, "cuda")[0] == 112  # with the test images, which lie there too
+
+
+def test_the_test_images_need_memory_too(tmp_path, monkeypatch):
+    make(tmp_path / "train", {"a": 4, "b": 4}, side=64)
+    assert 3 * 8 * 64 * 64 == 98_304
+    monkeypatch.setattr("varcon.suggest.available_memory", lambda: 2 * 98_304)
+    assert suggest(tmp_path, "cuda").recipe.data.image_size == 64
+    make(tmp_path / "test", {"a": 1, "b": 1}, side=64)
+    assert suggest(tmp_path, "cuda").recipe.data.image_size == 32
 
 
 def test_budget():

@@ -56,6 +56,15 @@ def test_every_combination_has_its_recipe_and_label():
     assert folder_name("temperature 0.05, epochs 1") == "temperature-0.05-epochs-1"
 
 
+def test_values_that_differ_in_the_seventh_digit_are_two():
+    recipes = combinations(load_recipe(DIGITS), parse_grid(["train.learning_rate=0.1234567,0.1234568,1e-5"]))
+    assert {label: recipe.train.learning_rate for label, recipe in recipes.items()} == {
+        "learning_rate 0.1234567": 0.1234567,
+        "learning_rate 0.1234568": 0.1234568,
+        "learning_rate 1e-05": 1e-5,
+    }
+
+
 def test_settings_of_one_name_are_told_apart():
     grid = parse_grid(["method.temperature=0.1", "evaluate.knn.temperature=0.2"])
     (label,) = combinations(load_recipe(DIGITS), grid)
@@ -85,6 +94,23 @@ def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
 
 
+@pytest.mark.parametrize("left", [None, "", '{"step": 1, "ep'], ids=["none", "empty", "cut off"])
+def test_a_run_without_its_metrics_is_listed_and_the_rest_is_there(tmp_path, capsys, left):
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    command = ["sweep", str(recipe), "--set", "train.epochs=1,2", "--only", "knn", "--out", str(out)]
+    assert main(command) == 0
+    journal = out / "epochs-1-seed0/metrics.jsonl"
+    journal.unlink() if left is None else journal.write_text(left)
+    capsys.readouterr()
+    assert main(command) == 1
+    assert "1 of 2 runs failed (epochs 1, seed 0)" in capsys.readouterr().err
+    assert "metrics.jsonl has no row; restore it, or delete" in (out / "sweep.md").read_text()
+    first, second = json.loads((out / "sweep.json").read_text())
+    assert "failed" in first
+    assert second["kNN top-1"] == 100.0
+    assert (out / "epochs-1-seed0/encoder.safetensors").exists()
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -100,6 +126,13 @@ def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
             "batch_size 4800: train.batch_size is 4800 but there are only 48",
         ),
         (["--set", "train.epochs=1", "--set", "train.epochs=2"], "--set names train.epochs twice"),
+        (["--set", "train.seed=0,1"], "--set names train.seed, which --seeds gives: write --seeds 0,1,2"),
+        (["--set", "train.epochs=1,2,1"], "--set gives epochs 1 twice; give each value once"),
+        (
+            ["--set", "data.path=/d/a/b,/d/a-b"],
+            "'path /d/a/b' and 'path /d/a-b' would share the folder path-d-a-b; sweep them one after",
+        ),
+        (["--set", "data.path=/d/a,/d/A"], "would share the folder path-d-A"),
         (["--seeds", "0,x"], "--seeds is '0,x'"),
         ([], "sweep needs settings to vary, for example: --set train.epochs=50,100"),
     ],

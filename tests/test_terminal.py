@@ -40,6 +40,24 @@ def test_a_terminal_gets_a_live_bar():
         assert words in shown
 
 
+def test_bytes_are_shown_as_megabytes_that_end_once(monkeypatch):
+    """Of a download that goes on after ten million bytes, and of a small one."""
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    console = Console(file=io.StringIO(), width=200)
+    with Bar(console, "downloading") as bar:
+        for done in (10_000_000, 12_900_000, 13_499_999, 13_500_000):
+            bar.bytes(done, 13_500_000, "downloading x")
+            now[0] += 16.0
+        bar.bytes(502, 502, "downloading y")
+    assert console.file.getvalue().splitlines() == [
+        "downloading x, MB: 12 of 14, 16 s left",
+        "downloading x, MB: 13 of 14, 11 s left",
+        "downloading x, MB: 14 of 14, 0 s left",
+        "downloading y, MB: 1 of 1, 0 s left",
+    ]
+
+
 @pytest.mark.parametrize("missing", ["kl", "tau2"])
 def test_a_method_without_a_term_is_shown_without_it(missing):
     console = Console(file=io.StringIO(), width=200)
@@ -90,3 +108,20 @@ def test_a_table_with_long_heads_keeps_its_cells_whole(width):
     if width >= 100:
         assert all(any(word in line for line in lines) for title in head for word in title.split())
     assert len({len(line) for line in lines}) == 1
+
+
+def test_names_with_brackets_are_shown_as_they_are(capsys):
+    name = "cats [old] [/x] :cat: [bold]"
+    console = Console(file=io.StringIO(), force_terminal=True, width=200)
+    with Bar(console, name) as bar:
+        bar.step(Progress(7, 100, 10), None)
+        bar._live.refresh()
+    assert name in console.file.getvalue()
+    plain = terminal.plain_console()
+    with Bar(plain, name) as bar:
+        bar.note(f"trained {name}")
+        bar.progress(3, 3, name)
+    terminal.show([["method", name], [name, "1.5"]], plain)
+    shown = capsys.readouterr().out
+    assert f"trained {name}\n{name}: 3 of 3" in shown
+    assert shown.count(name) == 4

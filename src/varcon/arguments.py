@@ -154,6 +154,21 @@ class Reproduce:
 
 
 @dataclass
+class Download:
+    """Fetch a public data set, to train on or to transfer to.
+
+    The files come from their authors' servers and are compared with the published checksums. Flowers and pets
+    become folders train and test, by their official splits, with a folder for each class. Stopped, it goes on
+    where it was when it is called again; where the data are there already, nothing is done.
+    """
+
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
+    """cifar10, cifar100, flowers102 or oxford_pets"""
+    to: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("data")
+    """where to put the data set's own folder"""
+
+
+@dataclass
 class Demo:
     """Train on scikit-learn's handwritten digits, judge the result and write the report."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -16,8 +18,8 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from varcon import run
-from varcon.arguments import Demo, Evaluate, Report, Train, parse
+from varcon import run, run_folder
+from varcon.arguments import Demo, Download, Evaluate, Report, Train, parse
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
 from varcon.encoders import FOR_VECTORS
@@ -33,7 +35,7 @@ from varcon.evaluations.transfer import given_target
 from varcon.files import write_text
 from varcon.recipe import DIGITS, Recipe, did_you_mean, differences, load_recipe, recipe_to_dict
 from varcon.suggest import suggest, used_device
-from varcon.terminal import Bar, findings_table, score_table
+from varcon.terminal import Bar, findings_table, plain_console, score_table
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -41,6 +43,7 @@ OVERVIEW = """\
 varcon: variational supervised contrastive learning
 
   varcon demo                 see it work: train on handwritten digits, judge, report (half a minute)
+  varcon download NAME        fetch a public data set: cifar10, cifar100, flowers102, oxford_pets
   varcon train RECIPE         train the encoder a recipe describes, into a folder under runs/
   varcon train --data FOLDER  the same for a folder of images, by a recipe that is chosen for it
   varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
@@ -60,9 +63,11 @@ Each command explains itself with --help. Recipes are in the folder recipes/.
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    console = Console(highlight=False, quiet=PROCESS != "0")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write must not lose all the others
+        sys.stdout.reconfigure(errors="backslashreplace")
+    console = plain_console(quiet=PROCESS != "0")
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        console.print(OVERVIEW, end="", markup=False)
+        console.print(OVERVIEW, end="")
         return 0
     if arguments[0] == "--version":
         from varcon import __version__
@@ -111,14 +116,14 @@ def train(arguments: list[str], console: Console) -> None:
         )
     chosen = parse_train(recipe, arguments)
     path = Path(chosen.recipe)
-    folder = chosen.out or run.RUNS / run.run_name(path)
+    folder = chosen.out or run_folder.RUNS / run_folder.run_name(path)
     if chosen.resume and path.name == "recipe.json" and not chosen.out:
         folder = path.parent  # a run's own recipe names the run
     if chosen.resume and not folder.exists():
         console.print(f"there is no {folder} yet: the run begins", soft_wrap=True)
     command = train_command(arguments)
     train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
-    console.print(f"next: varcon evaluate {folder}", soft_wrap=True)
+    say_next("evaluate", folder, console)
 
 
 def parse_train(recipe: Recipe[Any], arguments: list[str]) -> Train[Any]:
@@ -148,7 +153,7 @@ def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recip
             f"train by the recipe on these images with --data.name folder --data.path {shlex.quote(data)}"
         )
     out = take_flag("--out", rest)[0]
-    folder = Path(out) if out else run.RUNS / path.resolve().name
+    folder = Path(out) if out else run_folder.RUNS / path.resolve().name
     if folder.resolve().is_relative_to(path.resolve()):
         raise InputError(
             f"the run's folder {folder} would lie inside the folder of images {path}; start from another "
@@ -163,11 +168,11 @@ def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recip
     if target.exists():
         refuse_other_recipe(target, text, path, arguments)
     for reason in found.reasons:
-        console.print(f"  {reason}", soft_wrap=True, markup=False)
+        console.print(f"  {reason}", soft_wrap=True)
     changed = differences(recipe_to_dict(found.recipe), recipe_to_dict(settings))
     if changed:
         told = ", ".join(f"{name} {ours} instead of {chosen}" for name, (chosen, ours) in changed.items())
-        console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True, markup=False)
+        console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True)
     if PROCESS == "0" and not (target.exists() and folder.exists()):  # its head tells how a run was begun
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, text)
@@ -227,10 +232,16 @@ def train_with_bar(
             raise Interrupted(f"{error}; continue with: {to_continue}", error.signal) from None
 
 
+def say_next(verb: str, folder: Path, console: Console) -> None:
+    """A command that a shell takes as it stands."""
+    console.print(f"next: {shlex.join(['varcon', verb, str(folder)])}", soft_wrap=True)
+
+
 def evaluate(arguments: list[str], console: Console) -> None:
     folder = Path(arguments[0]) if arguments and not arguments[0].startswith("-") else None
-    recipe = run.stored_recipe(folder) if folder else Recipe()
-    further = FurtherSettings().at_temperature(recipe.method)
+    recipe = run_folder.stored_recipe(folder) if folder else Recipe()
+    learned = run_folder.learned_epsilon(folder) if folder else None
+    further = FurtherSettings().at_temperature(recipe.method, learned)
     default = Evaluate(run=folder or tyro.MISSING, settings=recipe.evaluate, further=further)
     # A setting that is itself settings, or none, would else become a command of its own.
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
@@ -247,11 +258,14 @@ def evaluate(arguments: list[str], console: Console) -> None:
             only,
             further,
         )
-    if set(STANDARD) <= {*only, "classifier"} and "knn" in found:
+    together: set[str] = set()  # what one table shows
+    if set(STANDARD) <= {*only, "classifier"}:
         console.print(score_table([found]))
-    for name in (name for name in found if name not in STANDARD and not name.startswith("linear")):
-        console.print(findings_table(name, found[name]))
-    console.print(f"next: varcon report {chosen.run}", soft_wrap=True)
+        together = {*STANDARD, chosen.settings.linear.name}
+    for name in found:
+        if name not in together and found[name].scores:
+            console.print(findings_table(name, found[name]))
+    say_next("report", chosen.run, console)
 
 
 def evaluate_with_bar(
@@ -271,7 +285,7 @@ def report(arguments: list[str], console: Console) -> None:
 def demo(arguments: list[str], console: Console) -> None:
     chosen = parse(Demo, "demo", arguments)
     began = time.monotonic()
-    out = chosen.out or free_folder(run.RUNS / "demo")
+    out = chosen.out or free_folder(run_folder.RUNS / "demo")
     found, folders = [], []
     for seed in chosen.seeds:
         folder = out / f"seed-{seed}"
@@ -283,6 +297,23 @@ def demo(arguments: list[str], console: Console) -> None:
     page = run.report(folders, out / "report.html")
     console.print(score_table(found))
     console.print(f"report: {page}  ({time.monotonic() - began:.0f} s in all)", soft_wrap=True)
+
+
+def download(arguments: list[str], console: Console) -> None:
+    chosen: Download = parse(Download, "download", arguments)
+    from varcon.data.download import DATA_SETS
+    from varcon.data.download import download as fetch
+
+    try:
+        with Bar(console, "downloading") as bar:
+            folder, was_there = fetch(chosen.name, chosen.to, bar.bytes)
+    except KeyboardInterrupt:
+        command = shlex.join(["varcon", "download", *arguments])
+        kept = f"stopped; what has arrived is kept in {chosen.to}"
+        raise Interrupted(f"{kept}; continue with: {command}", signal.SIGINT) from None
+    console.print(f"data: {folder}" + (" (already there)" if was_there else ""), soft_wrap=True)
+    use = f"{DATA_SETS[chosen.name].use} {shlex.quote(str(folder))}"
+    console.print(f"next: {use}", soft_wrap=True)
 
 
 def free_folder(wanted: Path) -> Path:
@@ -304,6 +335,7 @@ def of_many_runs(verb: str) -> Callable[[list[str], Console], None]:
 
 VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "demo": demo,
+    "download": download,
     "train": train,
     "evaluate": evaluate,
     "report": report,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from varcon import compare as comparison
-from varcon import parallel, run, runs
+from varcon import parallel, run, run_folder, runs
 from varcon import reproduce as paper
 from varcon import sweep as grids
 from varcon.arguments import Compare, Reproduce, Sweep, parse
@@ -34,7 +34,7 @@ def compare(arguments: list[str], console: Console) -> None:
     refuse_torchrun("compare")
     command = shlex.join(["varcon", "compare", *arguments])
     ending = "-time" if chosen.budget == "time" else ""
-    out = chosen.out or run.RUNS / f"compare-{run.run_name(chosen.recipe)}{ending}"
+    out = chosen.out or run_folder.RUNS / f"compare-{run_folder.run_name(chosen.recipe)}{ending}"
     methods = [name.strip() for name in chosen.methods.split(",")]
     seeds, where, devices = read_seeds(chosen.seeds), chosen.data_path, chosen_devices(chosen.devices)
     judges = read_judges(chosen.only, chosen.target)
@@ -109,7 +109,7 @@ def sweep(arguments: list[str], console: Console) -> None:
     devices, judges = chosen_devices(chosen.devices), read_judges(chosen.only, chosen.target)
     if devices:
         base = replace(base, train=replace(base.train, device=devices[0]))
-    out = chosen.out or run.RUNS / f"sweep-{run.run_name(chosen.recipe)}"
+    out = chosen.out or run_folder.RUNS / f"sweep-{run_folder.run_name(chosen.recipe)}"
     command = shlex.join(["varcon", "sweep", *arguments])
     with going_on_with(command):
         with Bar(console, "planning") as bar:
@@ -154,13 +154,13 @@ def reproduce(arguments: list[str], console: Console) -> None:
     help_text = f"{cleandoc(Reproduce.__doc__ or '')}\n\n{names_of_the_paper()}"
     chosen = parse(Reproduce, "reproduce", arguments, description=help_text)
     if chosen.names in ((), ("list",)):
-        console.print(names_of_the_paper(), end="", markup=False, soft_wrap=True)
+        console.print(names_of_the_paper(), end="", soft_wrap=True)
         return
     refuse_torchrun("reproduce")
     names, seeds = paper.chosen(chosen.names), read_seeds(chosen.seeds)
     devices = parallel.read_devices(chosen.devices)
     ending = f"-{paper.parse_data(chosen.data).name}" if chosen.data else ""
-    out = chosen.out or run.RUNS / f"reproduce-{chosen.scale}{ending}"
+    out = chosen.out or run_folder.RUNS / f"reproduce-{chosen.scale}{ending}"
     if (out / "recipe.json").exists() or out.is_file():
         raise InputError(f"{out} is a run or a file; put the tables elsewhere with --out FOLDER")
     targets = tuple(given_target(text) for text in chosen.target)

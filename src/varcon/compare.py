@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from varcon import run
+from varcon import run, run_folder
 from varcon.budget import Budget, timed_epochs, under_one_budget
 from varcon.core import InputError, OnProgress
 from varcon.data import load
@@ -57,7 +57,7 @@ def plan(
         return Planned(name, seed, replace(recipe, train=train), out / f"{name}-seed{seed}")
 
     asked = {one.folder: one for one in (planned(r, seed) for r in recipes.values() for seed in seeds)}
-    stored = [run.stored_recipe(found.parent) for found in sorted(out.glob("*-seed*/recipe.json"))]
+    stored = [run_folder.stored_recipe(found.parent) for found in sorted(out.glob("*-seed*/recipe.json"))]
     there = [planned(under_one_budget(base, recipe, side), recipe.train.seed) for recipe in stored]
     earlier = {one.folder: one for one in there if one.folder not in asked}
     for one in [*asked.values(), *earlier.values()]:

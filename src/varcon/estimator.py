@@ -35,7 +35,7 @@ from varcon.augment import AugmentSettings
 from varcon.core import Data, InputError, Method, Split
 from varcon.data.arrays import any_images
 from varcon.data.assemble import channel_statistics
-from varcon.encoders import EncoderSettings
+from varcon.encoders import EncoderSettings, stem_for
 from varcon.engine.loop import check, evenly, fit
 from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
@@ -57,7 +57,6 @@ VECTORS: Recipe[VarConSettings] = Recipe(
     train=TrainSettings(learning_rate=0.8, weight_decay=2e-2),
 )
 LEAST_STEPS = 200  # of training where `epochs` is not given: small data are gone through more often
-LARGEST_SMALL = 64  # pixels along a side of images that the small stem reads
 WARMUP = 0.05  # of the epochs
 VIEWS = 4  # of each training sample to which the posterior's temperature and weights are fitted
 
@@ -181,7 +180,7 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _encoder_settings(self) -> EncoderSettings:
         base = VECTORS if len(self.sample_shape_) == 1 else IMAGES
-        stem = "imagenet" if max(self.sample_shape_[1:], default=0) > LARGEST_SMALL else "small"
+        stem = stem_for(max(self.sample_shape_[1:], default=0))
         return EncoderSettings(self.encoder or base.encoder.name, stem)  # type: ignore[arg-type]
 
     def _device(self) -> torch.device:
@@ -190,11 +189,9 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _bar(self) -> Any:
         if not self.verbose:
             return nullcontext()
-        from rich.console import Console
+        from varcon.terminal import Bar, plain_console
 
-        from varcon.terminal import Bar
-
-        return Bar(Console(stderr=True, highlight=False), type(self).__name__)
+        return Bar(plain_console(stderr=True), type(self).__name__)
 
     def _first_samples(self, X: Any, y: Any) -> tuple[Tensor, np.ndarray]:
         """X as the engine takes it and y as it is; learns what is subtracted from X and divides it."""
@@ -207,7 +204,10 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.mean_, self.scale_ = np.array(mean), np.array(std)
         else:
             X, y = validate_data(self, X, y, dtype=np.float64)
-            scaler = StandardScaler().fit(X)
+            with np.errstate(over="ignore", invalid="ignore"):
+                scaler = StandardScaler().fit(X)
+            if not np.isfinite(scaler.var_).all():
+                raise InputError("X holds values so large that their variance is infinite; scale them down")
             self.mean_, self.scale_ = scaler.mean_, scaler.scale_
             samples = self._standardised(X)
         self.sample_shape_ = tuple(samples.shape[1:])
@@ -229,7 +229,8 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _standardised(self, X: np.ndarray) -> Tensor:
         # In float64: a large mean would leave a float32 few digits for what differs.
-        return torch.from_numpy(((X - self.mean_) / self.scale_).astype(np.float32))
+        with np.errstate(over="ignore"):  # what that makes infinite is refused once it is encoded
+            return torch.from_numpy(((X - self.mean_) / self.scale_).astype(np.float32))
 
     def _data(self, samples: Tensor, labels: Tensor | None = None) -> Data:
         split = Split(samples, torch.zeros(len(samples), dtype=torch.int64) if labels is None else labels)
@@ -246,7 +247,13 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _features(self, X: Any) -> Tensor:
         data = self._data(self._samples(X))
-        return self._frozen(data).features(data.train)
+        features = self._frozen(data).features(data.train)
+        if not torch.isfinite(features).all():
+            raise InputError(
+                f"X holds values so far from those that {type(self).__name__} has learned from that float32 "
+                "does not reach; correct them"
+            )
+        return features
 
     @property
     def _n_features_out(self) -> int:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+SECONDS_OF_A_WRITE = 3600.0  # a temporary file untouched for longer is that of a process that was killed
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place once it is complete and on the disk."""
-    for left in path.parent.glob(f".{path.name}.*"):  # by a process that was killed while writing
-        left.unlink(missing_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    for left in temporaries(path):
+        with suppress(FileNotFoundError):  # another process has cleared it away, or completed it
+            if time.time() - left.stat().st_mtime > SECONDS_OF_A_WRITE:
+                left.unlink()
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path))
     os.close(handle)
     temporary = Path(name)
     try:
@@ -29,6 +35,15 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def temporaries(path: Path) -> Iterable[Path]:
+    """Those of `replacing`, which another process is writing or was killed while writing."""
+    return path.parent.glob(f"{glob.escape(_prefix(path))}*")
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.varcon-"  # as nobody else names a file: an editor's is .NAME.swp
 
 
 def write_text(path: Path, text: str) -> None:

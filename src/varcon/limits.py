@@ -1,37 +1,87 @@
-"""What a method's settings may be. Each check names the setting and the cure; NaN passes none of them."""
+"""What settings may be. Each check names the setting and the cure; NaN passes none of them."""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+import types
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Integral, Real
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from varcon.core import InputError
 
 
-def above_zero(settings: Any, *names: str) -> None:
-    _require(settings, names, lambda value: 0 < value < math.inf, "must be above 0 and finite")
+def above_zero(settings: Any, *names: str, of: str = "method") -> None:
+    _require(settings, names, of, lambda value: 0 < value < math.inf, "must be above 0 and finite")
 
 
-def not_negative(settings: Any, *names: str) -> None:
-    _require(settings, names, lambda value: 0 <= value < math.inf, "must be at least 0 and finite")
+def not_negative(settings: Any, *names: str, of: str = "method") -> None:
+    _require(settings, names, of, lambda value: 0 <= value < math.inf, "must be at least 0 and finite")
 
 
-def at_least(least: int, settings: Any, *names: str) -> None:
-    _require(settings, names, lambda value: value >= least, f"must be at least {least}")
+def at_least(least: int, settings: Any, *names: str, of: str = "method") -> None:
+    _require(settings, names, of, lambda value: value >= least, f"must be at least {least}")
 
 
 def share(settings: Any, *names: str) -> None:
-    _require(settings, names, lambda value: 0 <= value <= 1, "must lie in [0, 1]")
+    _require(settings, names, "method", lambda value: 0 <= value <= 1, "must lie in [0, 1]")
 
 
 def one_of(choices: Sequence[str], settings: Any, *names: str) -> None:
     """Recipes and flags are held to a Literal type as they are read; this is for Python."""
-    _require(settings, names, lambda value: value in choices, f"must be one of {', '.join(choices)}")
+    rule = f"must be one of {', '.join(choices)}"
+    _require(settings, names, "method", lambda value: value in choices, rule)
 
 
-def _require(settings: Any, names: Sequence[str], allowed: Callable[[Any], bool], rule: str) -> None:
+def _require(settings: Any, names: Sequence[str], of: str, allowed: Callable[[Any], bool], rule: str) -> None:
     for name in names:
         value = getattr(settings, name)
         if not allowed(value):
-            raise InputError(f"method.{name} is {value!r}; it {rule}")
+            raise InputError(f"{of}.{name} is {value!r}; it {rule}")
+
+
+def declared(settings: Any, of: str) -> None:
+    """Every field of a dataclass is of its declared type, as in a recipe file, when made in Python too.
+
+    Numbers of numpy become Python's, and lists tuples: a recipe is compared with others and kept as JSON.
+    """
+    hints = get_type_hints(type(settings))
+    for field in dataclasses.fields(settings):
+        value = checked(getattr(settings, field.name), hints[field.name], f"{of}.{field.name}")
+        object.__setattr__(settings, field.name, value)  # which a frozen one does not do itself
+
+
+def checked(value: Any, hint: Any, place: str) -> Any:
+    """The value as the type the dataclass declares, or an error that says what is expected."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        for option in inner:
+            try:
+                return checked(value, option, place)
+            except InputError:
+                continue
+    elif origin is Literal:
+        if value in inner:
+            return value
+        raise InputError(
+            f"{place} is {value!r}{did_you_mean(str(value), inner)}; "
+            f"choose one of {', '.join(map(str, inner))}"
+        )
+    elif origin is tuple and isinstance(value, list | tuple):
+        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
+        if len(kinds) == len(value):
+            return tuple(checked(v, kind, place) for v, kind in zip(value, kinds, strict=True))
+    elif hint in (int, float) and not isinstance(value, bool):
+        if isinstance(value, Integral if hint is int else Real):
+            return hint(value)
+    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
+    raise InputError(f"{place} is {value!r}; it must be of type {expected}")
+
+
+def did_you_mean(name: str, choices: Iterable[Any]) -> str:
+    near = difflib.get_close_matches(name, [str(choice) for choice in choices], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

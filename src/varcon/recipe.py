@@ -6,21 +6,19 @@ Every default has one home: the dataclass field. A recipe file holds what differ
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import shlex
 import tomllib
-import types
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
 from varcon.augment import AugmentSettings
 from varcon.core import InputError
 from varcon.data import DataSettings
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings
+from varcon.limits import above_zero, at_least, checked, declared, did_you_mean, not_negative
 from varcon.methods import METHODS
 
 MethodSettings = TypeVar("MethodSettings")
@@ -37,23 +35,22 @@ class TrainSettings:
     nesterov: bool = False  # look ahead along the momentum
     weight_decay: float = 2e-3  # spares biases, norms and epsilon
     average: float = 0.0  # momentum of a moving average of the weights, which is then what is kept; 0: none
-    warmup_epochs: float = 2  # of linear growth before the cosine
+    warmup_epochs: float = 2.0  # of linear growth before the cosine
     balanced: bool = False  # draw every class equally often, however many images it has
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
     compile: bool = False  # torch.compile instead of the project's own kernels for BatchNorm; on cuda only
     cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16
     seed: int = 0
-    checkpoint_seconds: float = 30  # saved at the first epoch's end after this long; 0: at every one's
+    checkpoint_seconds: float = 30.0  # saved at the first epoch's end after this long; 0: at every one's
     snapshots: tuple[int, ...] = ()  # epochs after which the encoder is kept; 0: as it is before training
     track: Literal["none", "tensorboard", "wandb"] = "none"  # where the metrics are shown as well
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"train.{name} is {getattr(self, name)}; it must be at least 1")
-        if not self.learning_rate > 0:
-            raise InputError(f"train.learning_rate is {self.learning_rate}; it must be above 0")
+        declared(self, of="train")
+        at_least(1, self, "epochs", "batch_size", of="train")
+        above_zero(self, "learning_rate", of="train")
+        not_negative(self, "weight_decay", "warmup_epochs", "seed", "checkpoint_seconds", of="train")
         for name in ("momentum", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise InputError(f"train.{name} is {getattr(self, name)}; it must lie in [0, 1)")
@@ -65,9 +62,6 @@ class TrainSettings:
             raise InputError("train.nesterov is for train.optimizer sgd; turn it off, or take sgd")
         if self.seed >= 2**32:
             raise InputError(f"train.seed is {self.seed}; it must be below 2**32")
-        for name in ("weight_decay", "warmup_epochs", "seed", "checkpoint_seconds"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"train.{name} is {getattr(self, name)}; it must not be negative")
         beyond = [epoch for epoch in self.snapshots if not 0 <= epoch <= self.epochs]
         if beyond:
             raise InputError(
@@ -109,7 +103,7 @@ def load_recipe(path: str | Path) -> Recipe[Any]:
         )
         raise InputError(f"{path} is a folder, not a recipe; {cure}")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except FileNotFoundError:
         raise InputError(f"there is no recipe {path}{did_you_mean(str(path), _recipes_near(path))}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -197,7 +191,7 @@ def _build(cls: Any, values: Any, where: str, title: str) -> Any:
         if dataclasses.is_dataclass(hints[key]):
             arguments[key] = _build(hints[key], value, place, place)
         else:
-            arguments[key] = _checked(value, hints[key], place)
+            arguments[key] = checked(value, hints[key], place)
     return cls(**arguments)
 
 
@@ -205,39 +199,6 @@ def _table(values: Any, title: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{title} is {values!r}; it must be a table of settings, like [{title}]")
     return values
-
-
-def _checked(value: Any, hint: Any, place: str) -> Any:
-    """The value as the type the dataclass declares, or an error that says what is expected."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        for option in inner:
-            try:
-                return _checked(value, option, place)
-            except InputError:
-                continue
-    elif origin is Literal:
-        if value in inner:
-            return value
-        raise InputError(
-            f"{place} is {value!r}{did_you_mean(str(value), inner)}; "
-            f"choose one of {', '.join(map(str, inner))}"
-        )
-    elif origin is tuple and isinstance(value, list | tuple):
-        kinds = inner[:1] * len(value) if inner[-1] is ... else inner
-        if len(kinds) == len(value):
-            return tuple(_checked(v, kind, place) for v, kind in zip(value, kinds, strict=True))
-    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        return value
-    expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
-    raise InputError(f"{place} is {value!r}; it must be of type {expected}")
-
-
-def did_you_mean(name: str, choices: Iterable[Any]) -> str:
-    near = difflib.get_close_matches(name, [str(choice) for choice in choices], n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _recipes_near(path: Path) -> list[str]:

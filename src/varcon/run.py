@@ -1,28 +1,19 @@
-"""The verbs: train, evaluate, report. Each reads as what it does; the rooms do the work.
-
-A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors and its snapshots, features/,
-findings/ and report.html.
-"""
+"""The verbs: train, evaluate, report. Each reads as what it does; the rooms do the work."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import platform
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-import varcon
 from varcon.core import (
     Data,
     Encoder,
@@ -39,8 +30,6 @@ from varcon.encoders.pretrained import start_from
 from varcon.engine import distributed
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, check, fit
-from varcon.engine.state import check_recipe
-from varcon.engine.step import why_no_graph
 from varcon.evaluations import FOR_IMAGES, FURTHER, STANDARD, EvaluateSettings, FurtherSettings
 from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier
@@ -49,11 +38,20 @@ from varcon.evaluations.maps import SnapshotMaps
 from varcon.evaluations.rank import Rank
 from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
-from varcon.files import replacing, write_json
+from varcon.files import write_json
 from varcon.methods import METHODS
-from varcon.recipe import Recipe, load_recipe, recipe_to_dict
-
-RUNS = Path("runs")
+from varcon.recipe import Recipe, load_recipe
+from varcon.run_folder import (
+    RUNS,
+    describe,
+    finished_weights,
+    is_trained_on,
+    learned_epsilon,
+    own_folder,
+    run_name,
+    stored_recipe,
+    write_findings,
+)
 
 
 def no_watcher(progress: Progress, row: dict[str, float] | None) -> None: ...
@@ -76,15 +74,18 @@ def train(
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     folder = Path(out) if out else RUNS / name
-    check_folder(folder, recipe, resume)
-    with distributed.process_group(pick_device(recipe.train.device)) as device, memory_errors():
+    with (
+        own_folder(folder, recipe, resume),
+        distributed.process_group(pick_device(recipe.train.device)) as device,
+        memory_errors(),
+    ):
         data = load(recipe.data, progress)
         begun = (folder / "last.ckpt").exists()
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:
-            folder.mkdir(parents=True, exist_ok=True)
-            command = command or f"varcon train {folder / 'recipe.json'} --out {folder}-again"
+            again = ["varcon", "train", str(folder / "recipe.json"), "--out", f"{folder}-again"]
+            command = command or shlex.join(again)
             write_json(folder / "recipe.json", describe(recipe, data, device, command))
         distributed.barrier()
         fit(method, data, recipe, folder, device, begun, watch)
@@ -115,19 +116,18 @@ def evaluate(
     folder = Path(folder)
     recipe = stored_recipe(folder)
     settings = settings or recipe.evaluate
-    further = further or FurtherSettings().at_temperature(recipe.method)
-    weights = folder / "encoder.safetensors"
-    if not weights.exists():
-        raise InputError(
-            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
-        )
+    further = further or FurtherSettings().at_temperature(recipe.method, learned_epsilon(folder))
+    weights = finished_weights(folder)
     where = torch.device(pick_device(device))
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
     data = load(source, progress)
     if not is_trained_on(folder, data):
+        command = shlex.join(
+            ["varcon", "evaluate", str(folder), "--only", "transfer", "--target", "NAME=PATH"]
+        )
         raise InputError(
             f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
-            f"on another data set: varcon evaluate {folder} --only transfer --target NAME=PATH"
+            f"on another data set: {command}"
         )
     if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
         raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")
@@ -152,7 +152,9 @@ def evaluate(
         return lambda encoder, data: results[name] if name in results else tasks[name][0](encoder, data)
 
     classifiers = {name: once(name) for name in ("knn", settings.linear.name, "classifier") if name in tasks}
-    tasks |= {name: (getattr(further, name), frozen) for name in FURTHER}
+    fine_tunings = further.fine_tunings()
+    asked = {name: getattr(further, name) for name in FURTHER if name != "finetune"} | fine_tunings
+    tasks |= {name: (evaluation, frozen) for name, evaluation in asked.items()}
     tasks["real"] = (RealAccuracy(further.real, classifiers), frozen)
     earlier = {
         epoch: partial(open_snapshot, folder, epoch, recipe, data, where, progress)
@@ -160,8 +162,9 @@ def evaluate(
     }
     tasks["maps"] = (SnapshotMaps(further.maps, earlier, recipe.train.epochs), frozen)
     tasks["map2d"] = (settings.map2d, frozen)  # the slowest last: the numbers are there before the picture
-    also = {"linear": settings.linear.name, "calibration": "classifier-calibration"}
-    wanted = {*only, *(also[name] for name in only if name in also)}
+    also = {"linear": [settings.linear.name], "calibration": ["classifier-calibration"]}
+    also["finetune"] = list(fine_tunings)
+    wanted = {*only, *(finding for name in only for finding in also.get(name, ()))}
     for name, (evaluation, what) in tasks.items():
         if name in wanted:
             began = time.perf_counter()
@@ -218,14 +221,6 @@ def open_snapshot(
     return FrozenEncoder(load_encoder(recipe, snapshot_path(folder, epoch), data), data, device, progress)
 
 
-def run_name(recipe: Path) -> str:
-    """recipes/digits/varcon.toml is digits-varcon; a recipe elsewhere is named by its file alone."""
-    if recipe.name == "recipe.json":
-        return f"{recipe.resolve().parent.name}-again"
-    grouped = recipe.resolve().parent.parent.name == "recipes"
-    return f"{recipe.resolve().parent.name}-{recipe.stem}" if grouped else recipe.stem
-
-
 def pick_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -252,85 +247,3 @@ def memory_errors() -> Iterator[None]:
             "the device ran out of memory: lower train.batch_size, choose a smaller encoder or smaller "
             "images, or train in bf16"
         ) from None
-
-
-def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
-    """Nothing that is there may be lost."""
-    # Under torchrun the first process makes the folder while others still start; it alone looks.
-    if os.environ.get("RANK", "0") != "0" or not folder.exists():
-        return
-    # A kill while recipe.json was being written leaves its beginning, under a name of its own.
-    if folder.is_dir() and all(path.name.startswith(".recipe.json.") for path in folder.iterdir()):
-        return
-    if not (folder / "recipe.json").exists():
-        raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
-    if not resume:
-        raise InputError(
-            f"{folder} already holds a run: add --resume to go on with it, "
-            "or --out FOLDER to put the new one elsewhere"
-        )
-    if not (folder / "last.ckpt").exists():
-        if (folder / "encoder.safetensors").exists() or (folder / "findings").exists():
-            raise InputError(
-                f"{folder} holds a finished run without its checkpoint; there is nothing to resume"
-            )
-        check_recipe(recipe_to_dict(stored_recipe(folder)), recipe, folder)  # killed before its first save
-
-
-def is_trained_on(folder: Path, data: Data) -> bool:
-    """Whether these are the data of the run, as far as its record tells."""
-    facts = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
-    return all(facts.get(name, value) == value for name, value in now.items())
-
-
-def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str) -> dict[str, Any]:
-    kind = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"cpu, {torch.get_num_threads()} threads"
-    )
-    hindrance = why_no_graph(recipe, device, distributed.world_size())
-    return {
-        "recipe": recipe_to_dict(recipe),
-        "command": command,
-        "versions": {
-            "varcon": varcon.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "device": kind if distributed.world_size() == 1 else f"{distributed.world_size()} x {kind}",
-        "steps": f"kernel by kernel ({hindrance})" if hindrance else "one CUDA graph each",
-        "classes": data.classes,
-        "train_images": len(data.train),
-        "test_images": len(data.test),
-        "started": datetime.now().isoformat(timespec="seconds"),
-    }
-
-
-def stored_recipe(folder: Path) -> Recipe[Any]:
-    path = folder / "recipe.json"
-    if not path.exists():
-        raise InputError(
-            f"{folder} is not a run: it has no recipe.json; name a folder that varcon train has made"
-        )
-    return load_recipe(path)
-
-
-def settings_of(evaluation: Any) -> dict[str, Any]:
-    settings = getattr(evaluation, "settings", evaluation)  # of one that was given more than settings
-    return dataclasses.asdict(settings) if hasattr(settings, "__dataclass_fields__") else {}
-
-
-def write_findings(folder: Path, name: str, findings: Findings, evaluation: Any, seconds: float) -> None:
-    target = folder / "findings"
-    target.mkdir(exist_ok=True)
-    if findings.arrays:
-        with replacing(target / f"{name}.npz") as temporary, temporary.open("wb") as file:
-            np.savez_compressed(file, **findings.arrays)  # type: ignore[arg-type]
-    facts = {
-        "scores": findings.scores,
-        "settings": settings_of(evaluation),
-        "seconds": round(seconds, 3),
-    }
-    write_json(target / f"{name}.json", facts)

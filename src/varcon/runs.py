@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from varcon import run
+from varcon import run, run_folder
 from varcon.core import Data, Findings, InputError, OnProgress, RunError
 from varcon.engine.interrupt import Interrupted
 from varcon.engine.journal import read_rows
@@ -71,11 +71,11 @@ SPEED = "data set images/s"  # not views: a method with more of them is slower b
 def check_run(one: Planned, data: Data) -> None:
     """What lies in the run's folder is the planned run, or nothing."""
     if not one.finished:
-        run.check_folder(one.folder, one.recipe, resume=True)
+        run_folder.check_folder(one.folder, one.recipe, resume=True)
         if not (one.folder / "recipe.json").exists():
             return
-    check_recipe(recipe_to_dict(run.stored_recipe(one.folder)), one.recipe, one.folder)
-    if not run.is_trained_on(one.folder, data):
+    check_recipe(recipe_to_dict(run_folder.stored_recipe(one.folder)), one.recipe, one.folder)
+    if not run_folder.is_trained_on(one.folder, data):
         raise InputError(
             f"{one.folder} was trained on other data than lie at {one.recipe.data.path!r} now; "
             "restore those, or put the runs elsewhere with --out FOLDER"
@@ -94,6 +94,9 @@ def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: s
     except (RunError, InputError) as error:  # the other runs can do without this one
         return Result(planned.label, planned.seed, failed=str(error))
     rows = read_rows(folder / "metrics.jsonl")
+    if not rows:
+        why = f"{folder / 'metrics.jsonl'} has no row; restore it, or delete {folder} to train the run again"
+        return Result(planned.label, planned.seed, failed=why)
     scores = headlines(findings)
     scores["minutes"] = rows[-1]["seconds"] / 60
     scores[SPEED] = statistics.median(row["images_per_second"] for row in rows)
@@ -111,6 +114,8 @@ def headlines(findings: dict[str, Findings]) -> dict[str, float]:
         if name in findings:
             scores = findings[name].scores.items()
             found |= {title.format(what): value for what, value in scores if "_error@" not in what}
+    for name in (name for name in findings if name.startswith("finetune-")):
+        found[f"fine-tuned on {name.removeprefix('finetune-')}, last"] = findings[name].scores["last"]
     return found
 
 
@@ -122,7 +127,7 @@ def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
         folder, recipe = planned.folder, planned.recipe
         where, device = recipe.data.path or None, recipe.train.device
         found |= run.evaluate(
-            folder, recipe.evaluate, where, device, progress, only=missing, further=planned.further
+            folder, recipe.evaluate, where, device, progress, only=missing, further=further_of(planned)
         )
     return found
 
@@ -130,34 +135,40 @@ def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
 def missing_findings(planned: Planned, found: dict[str, Findings]) -> tuple[str, ...]:
     has_classifier = (planned.folder / "classifier.safetensors").exists()
     wanted = (name for name in planned.only if name != "classifier" or has_classifier)
-    return tuple(name for name in wanted if finding_name(name, planned) not in found)
+    several = {
+        "linear": [planned.recipe.evaluate.linear.name],
+        "finetune": list(further_of(planned).fine_tunings()),
+    }
+    return tuple(name for name in wanted if not found.keys() >= {*several.get(name, [name])})
 
 
-def finding_name(name: str, planned: Planned) -> str:
-    return planned.recipe.evaluate.linear.name if name == "linear" else name
+def further_of(planned: Planned) -> FurtherSettings:
+    """As planned, with the epsilon that training has left since."""
+    further = planned.further or FurtherSettings()
+    return further.at_temperature(planned.recipe.method, run_folder.learned_epsilon(planned.folder))
 
 
 def read_findings(planned: Planned) -> dict[str, Findings]:
     """The scores that evaluations with the planned settings have left."""
-    settings = planned.recipe.evaluate
-    further = planned.further or FurtherSettings().at_temperature(planned.recipe.method)
+    settings, further = planned.recipe.evaluate, further_of(planned)
     evaluations: dict[str, Any] = {
         "pixels": settings.knn,
         "knn": settings.knn,
-        "linear": settings.linear,
+        settings.linear.name: settings.linear,
         "rank": Rank(),
         "map2d": settings.map2d,
         "classifier": None,  # which has no settings
-        **{name: getattr(further, name) for name in FURTHER},
+        **{name: getattr(further, name) for name in FURTHER if name != "finetune"},
+        **further.fine_tunings(),
     }
     found = {}
     for name, own in evaluations.items():
-        path = planned.folder / "findings" / f"{finding_name(name, planned)}.json"
+        path = planned.folder / "findings" / f"{name}.json"
         if not path.exists():
             continue
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            if not differences(stored["settings"], run.settings_of(own)):
+            if not differences(stored["settings"], run_folder.settings_of(own)):
                 found[path.stem] = Findings(stored["scores"])
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None

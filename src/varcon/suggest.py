@@ -15,11 +15,10 @@ from varcon.data import DataSettings
 from varcon.data.assemble import available_memory
 from varcon.data.folder import find_images, held_out_share, usual_size
 from varcon.data.subset import hold_out
-from varcon.encoders import EncoderSettings
+from varcon.encoders import EncoderSettings, stem_for
 from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
 
 MEASURED = 200  # images whose size is looked at
-SMALL_STEM = 64  # pixels of a side, up to which the first layers keep the resolution
 UNEVEN = (
     3  # times as many images in the largest class as in the smallest, from which classes are drawn evenly
 )
@@ -55,7 +54,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
     )
     reasons = [f"{images:,} images of {classes} classes, {split}."]
 
-    size, encoder, why = chosen_encoder(side, images, device)
+    size, encoder, why = chosen_encoder(side, images, images + len(found.test_files), device)
     reasons.append(why)
     epochs, batch_size, why = chosen_budget(training, classes, device)
     reasons.append(why)
@@ -98,19 +97,19 @@ def usual_side(files: list[Path], progress: OnProgress | None) -> int:
     return usual_size(files[:: max(1, len(files) // MEASURED)], progress, largest=None)
 
 
-def chosen_encoder(side: int, images: int, device: str) -> tuple[int, EncoderSettings, str]:
+def chosen_encoder(side: int, images: int, stored: int, device: str) -> tuple[int, EncoderSettings, str]:
+    """`stored` counts the test images too, which live in memory with the others."""
     if device != "cuda":
         size = min(side, 32)
         why = f"Without a GPU: images at {size} pixels and a small encoder."
         return size, EncoderSettings("small"), why
-    size = side if side <= SMALL_STEM else 128 if images < 20_000 else min(224, side)
+    size = min(side, 128 if images < 20_000 else 224)
     free = available_memory()
-    while free is not None and size > 32 and 3 * images * size * size > free // 2:
+    while free is not None and size > 32 and 3 * stored * size * size > free // 2:
         size //= 2
     name = "resnet18" if images < 50_000 else "resnet50"
-    stem = "small" if size <= SMALL_STEM else "imagenet"
     why = f"Images are {side} pixels wide or high and are read at {size}; the encoder is a {name}."
-    return size, EncoderSettings(name, stem), why  # type: ignore[arg-type]
+    return size, EncoderSettings(name, stem_for(size)), why  # type: ignore[arg-type]
 
 
 def chosen_budget(images: int, classes: int, device: str) -> tuple[int, int, str]:

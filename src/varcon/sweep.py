@@ -70,6 +70,8 @@ def combinations(base: Recipe[Any], grid: Grid) -> dict[str, Recipe[Any]]:
             place[last] = value
         # One's own words for a setting are its last name; the section only where two would be alike.
         label = ", ".join(f"{short(name, grid)} {plain(value)}" for name, value in chosen.items())
+        if label in recipes:
+            raise InputError(f"--set gives {label} twice; give each value once")
         recipes[label or base.method_name] = recipe_from_dict(settings)
     return recipes
 
@@ -80,20 +82,25 @@ def short(name: str, grid: Grid) -> str:
 
 
 def plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    """In six digits where these are all, so that different values never look alike."""
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)
 
 
 def plan(base: Recipe[Any], grid: Grid, seeds: list[int], out: Path, progress: OnProgress) -> list[Planned]:
     """The runs; what can be known to fail is found here, before anything is trained."""
     if (out / "recipe.json").exists() or out.is_file():
         raise InputError(f"{out} is a run or a file; put the sweep elsewhere with --out FOLDER")
+    if "train.seed" in grid:
+        raise InputError("--set names train.seed, which --seeds gives: write --seeds 0,1,2")
     if not grid and len(seeds) < 2:
         raise InputError(
             "sweep needs settings to vary, for example: --set train.epochs=50,100; or several --seeds"
         )
     data = {}  # by its settings: few sweeps change them
     planned = []
-    for label, recipe in combinations(base, grid).items():
+    recipes = combinations(base, grid)
+    refuse_shared_folders(list(recipes))
+    for label, recipe in recipes.items():
         if recipe.data not in data:
             data[recipe.data] = load(recipe.data, progress)
         try:
@@ -105,6 +112,17 @@ def plan(base: Recipe[Any], grid: Grid, seeds: list[int], out: Path, progress: O
             planned.append(Planned(label, seed, seeded, out / f"{folder_name(label)}-seed{seed}"))
             check_run(planned[-1], data[recipe.data])
     return planned
+
+
+def refuse_shared_folders(labels: list[str]) -> None:
+    found: dict[str, str] = {}
+    for label in labels:
+        other = found.setdefault(folder_name(label).casefold(), label)  # some disks take A and a for one
+        if other != label:
+            raise InputError(
+                f"{other!r} and {label!r} would share the folder {folder_name(label)}; sweep them one after "
+                "the other, each with an --out of its own"
+            )
 
 
 def folder_name(label: str) -> str:

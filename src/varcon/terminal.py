@@ -20,6 +20,11 @@ SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "e
 SECONDS_BETWEEN_LINES = 15.0
 
 
+def plain_console(stderr: bool = False, quiet: bool = False) -> Console:
+    """On which text is what it says: a folder's name may hold [brackets] and :colons:."""
+    return Console(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+
+
 class Bar:
     """`step` follows training, `progress` any other work that counts what it does."""
 
@@ -49,6 +54,11 @@ class Bar:
 
     def progress(self, done: int, total: int, what: str) -> None:
         self._show(what, done, total, "")
+
+    def bytes(self, done: int, total: int, what: str) -> None:
+        """The same for work that counts bytes, which are shown as megabytes."""
+        whole = -(-total // 10**6)
+        self._show(f"{what}, MB", done // 10**6 if done < total else whole, whole, "")
 
     def note(self, line: str) -> None:
         self._console.print(line, style="dim", soft_wrap=True)
@@ -81,11 +91,11 @@ class Bar:
 
 def display(console: Console) -> RichProgress:
     return RichProgress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
+        TextColumn("{task.fields[numbers]}", markup=False),
         console=console,
         disable=not console.is_terminal,
         transient=True,

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import inspect
 import itertools
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ EVERY_POLICY = [
     AugmentSettings(blur=0.5),
     AugmentSettings(policy="auto", crop_area=(1, 1)),
     AugmentSettings(policy="rand"),
-    AugmentSettings(policy="stacked-rand"),
+    AugmentSettings(policy="stacked-rand", blur=0.5),
 ]
 
 
@@ -317,8 +320,84 @@ def test_images_that_cannot_be_used():
         augment(noise(2, 8, 8), AugmentSettings(policy="crop-flip", shift=8), MEAN, STD, seeded())
 
 
+@pytest.mark.parametrize("settings", EVERY_POLICY, ids=lambda settings: settings.policy)
+def test_a_batch_of_no_images(settings):
+    for images, indices in ((noise(0, 8, 8), None), (noise(3, 8, 8), torch.tensor([], dtype=torch.int64))):
+        with pytest.raises(InputError, match=r"^the batch is empty; give at least one sample\.$"):
+            draw_views(images, settings, MEAN, STD, seeded(), indices)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (2, 2)])
+def test_blur_of_the_smallest_images_keeps_their_brightness(shape):
+    images = torch.full((20, 3, *shape), 200, dtype=torch.uint8)
+    settings = AugmentSettings(blur=1, jitter_probability=0, small_views=1, small_size=1)
+    for view in draw_views(images, settings, ZERO, ONE, seeded()):
+        torch.testing.assert_close(view, torch.full_like(view, 200 / 255), atol=1e-6, rtol=0)
+
+
 def test_every_policy_is_tested_here():
     assert {settings.policy for settings in EVERY_POLICY} == set(POLICIES) - {"vectors"}  # test_vectors.py
+
+
+OPERATED = ("auto", "rand", "stacked-rand")
+ACTS = {  # another value of a setting, and the policies in which it changes the views
+    "crop_area": ((0.9, 1.0), ("sim", *OPERATED)),
+    "flip": (0.0, ("crop-flip", "sim", *OPERATED)),
+    "jitter": ((0.8, 0.8, 0.8, 0.2), ("sim", "stacked-rand")),
+    "jitter_probability": (0.0, ("sim", "stacked-rand")),
+    "grey": (1.0, ("sim", "stacked-rand")),
+    "blur": (1.0, ("sim", "stacked-rand")),
+    "shift": (2, ("crop-flip",)),
+    "auto": ("imagenet", ("auto",)),
+    "rand_operations": (3, ("rand", "stacked-rand")),
+    "rand_magnitude": (0.9, ("rand", "stacked-rand")),
+    "cutout": (4, OPERATED),
+}
+
+
+def said_of(setting: str) -> str:
+    """The comment of a setting, or the words below it: what --help and the documentation show."""
+    source = inspect.getsource(AugmentSettings)
+    after = source[source.index(f"\n    {setting}: ") :]
+    found = re.search(r"#(.*)", after.splitlines()[1]) or re.search('"""(.*?)"""', after, re.DOTALL)
+    assert found
+    return " ".join(found[1].split())
+
+
+@pytest.mark.parametrize("setting", ACTS)
+def test_a_setting_acts_where_its_words_say(setting):
+    images = noise(40, 12, 12)
+    value, acts_in = ACTS[setting]
+    for policy in ("none", "crop-flip", "sim", *OPERATED):
+        plain = AugmentSettings(policy=policy)
+        if setting in ("blur", "cutout") and policy not in acts_in:
+            *others, last = map(repr, acts_in)
+            needed = f"^augment.{setting} needs the policy {', '.join(others)} or {last}, not {policy!r}; set"
+            with pytest.raises(InputError, match=needed):
+                replace(plain, **{setting: value})
+            continue
+        views = [
+            torch.stack(draw_views(images, settings, ZERO, ONE, seeded()))
+            for settings in (plain, replace(plain, **{setting: value}))
+        ]
+        assert torch.equal(*views) == (policy not in acts_in), policy
+    listed = "all but none, vectors" if setting == "flip" else ", ".join(acts_in)
+    assert f"({listed}" in said_of(setting)
+
+
+def test_where_nothing_is_cropped_the_image_is_shifted_as_the_words_say():
+    assert said_of("crop_area").endswith(f"(1, 1): a shift instead ({', '.join(OPERATED)})")
+    assert said_of("shift").endswith(f"{', '.join(OPERATED)} where crop_area is (1, 1))")
+    images = noise(40, 12, 12)
+    still = {"crop_area": (1, 1), "flip": 0.0, "jitter_probability": 0.0, "grey": 0.0, "rand_magnitude": 0.0}
+    for policy in ("sim", *OPERATED):
+        views = [
+            augment(images, AugmentSettings(policy, shift=shift, **still), ZERO, ONE, seeded())
+            for shift in (0, 4)
+        ]
+        assert torch.equal(*views) == (policy == "sim")
+    unmoved = augment(images, AugmentSettings("sim", **still), ZERO, ONE, seeded())
+    torch.testing.assert_close(unmoved, images / 255, atol=1e-6, rtol=0)
 
 
 def test_small_views_come_last_and_show_less(generator):

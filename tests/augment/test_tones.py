@@ -67,6 +67,18 @@ def test_each_image_has_its_own_and_a_strange_number_changes_nothing(generator):
         assert torch.equal(ours[place], images[place])
 
 
+def test_autocontrast_of_every_range():
+    """A channel of one row holds all the levels of a range; 32,640 ranges make 10,880 images."""
+    low, high = torch.tensor([(low, high) for low in range(256) for high in range(low + 1, 256)]).T
+    rows = torch.arange(256).clamp(low[:, None], high[:, None]).to(torch.uint8)
+    for images in rows.view(-1, 3, 1, 256).split(100):
+        chosen = torch.full((len(images),), TONES.index("autocontrast"))
+        ours = apply_tones(images, chosen, torch.ones(len(images)))
+        for image, result in zip(images, ours, strict=True):
+            theirs = ImageOps.autocontrast(Image.fromarray(image.permute(1, 2, 0).numpy()))
+            assert np.array_equal(result.permute(1, 2, 0).numpy(), np.asarray(theirs))
+
+
 def test_histograms(generator):
     images = pictures(generator)
     expected = [

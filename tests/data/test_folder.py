@@ -14,6 +14,7 @@ from PIL import Image
 from varcon.core import InputError
 from varcon.data import assemble, folder
 from varcon.data.folder import decode, load_folder, usual_size
+from varcon.data.subset import hold_out
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -66,6 +67,29 @@ def test_round_trip_of_png(root: Path) -> None:
 def test_other_names_of_the_test_split(root: Path, name: str) -> None:
     (root / "test").rename(root / name)
     assert len(load_folder(str(root)).test) == 2
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("Train", "Test"),
+        ("TRAIN", "val"),
+        ("train", "Test"),
+        ("Training", "Testing"),
+        ("train_set", "test_set"),
+        ("training_set", "test_set"),
+        ("Training_Set", "Validation"),
+    ],
+)
+def test_other_names_of_both_splits(root: Path, train: str, test: str) -> None:
+    expected = load_folder(str(root))
+    for old, new in (("train", train), ("test", test)):
+        (root / old).rename(root / "on its way")  # where case is ignored, a folder cannot replace itself
+        (root / "on its way").rename(root / new)
+    found = load_folder(str(root))
+    assert found.classes == ["ant", "bee"]
+    assert torch.equal(found.train.images, expected.train.images)
+    assert torch.equal(found.test.images, expected.test.images)
 
 
 def test_test_is_preferred_and_may_lack_a_class(root: Path) -> None:
@@ -223,6 +247,26 @@ def test_some_are_held_out_where_there_are_no_test_images(tmp_path: Path, layout
     assert torch.equal(again.test.images, data.test.images)
 
 
+def test_the_images_held_out_are_drawn_from_the_order_of_paths_and_take_no_memory_of_their_own(
+    tmp_path: Path,
+) -> None:
+    files = [
+        save(tmp_path / name / f"{seed:02}.png", noise(7, 6, seed))
+        for name, seeds in (("ant", range(12)), ("bee", range(12, 30)))
+        for seed in seeds
+    ]
+    labels = torch.tensor([0] * 12 + [1] * 18)
+    kept, held = hold_out(labels, 0.2, seed=0)
+    every = decode(files, 6)
+    data = load_folder(str(tmp_path))
+    for split, places in ((data.train, kept), (data.test, held)):
+        assert torch.equal(split.images, every[places])
+        assert torch.equal(split.labels, labels[places])
+        memory = split.images.untyped_storage()
+        assert memory.nbytes() == every.numel()  # one array of all images, of which each split is a part
+        assert memory.data_ptr() == data.train.images.untyped_storage().data_ptr()
+
+
 # ---- what is refused ----
 
 
@@ -254,6 +298,44 @@ def test_empty_class_folder(root: Path, part: str) -> None:
         file.rename(file.with_suffix(".txt"))
     with pytest.raises(InputError, match=rf"{part}/bee holds no image .*: add some or remove it"):
         load_folder(str(root))
+
+
+def test_test_images_without_class_folders(root: Path) -> None:
+    """As ImageNet's validation images unpack."""
+    (root / "test").rename(root / "elsewhere")
+    for number in range(3):
+        save(root / "val" / f"{number}.png", noise(6, 6))
+    with pytest.raises(
+        InputError,
+        match=r"val holds images and no folder per class: sort them into val/<class>/, or move val out of .*"
+        "; some training images are then held out in its place$",
+    ):
+        load_folder(str(root))
+
+
+def test_two_training_folders(root: Path) -> None:
+    save(root / "Training" / "ant" / "0.png", noise(6, 6))
+    with pytest.raises(InputError, match="has the folders Training and train: keep the one to train on"):
+        load_folder(str(root))
+
+
+def test_splits_of_unknown_names_are_not_classes(tmp_path: Path) -> None:
+    for place in ("amazon/cup/0.png", "amazon/pen/0.png", "webcam/cup/1.png", "webcam/pen/a/1.png"):
+        save(tmp_path / place, noise(6, 6))
+    with pytest.raises(
+        InputError,
+        match=r"its folders amazon and webcam hold no image of their own, but each the same folders, cup and "
+        "pen: name two of them train and test, or, if they are the classes, move them into a folder train$",
+    ):
+        load_folder(str(tmp_path))
+    save(tmp_path / "webcam" / "2.png", noise(6, 6))  # an image of its own: a class, however it is arranged
+    assert load_folder(str(tmp_path)).classes == ["amazon", "webcam"]
+
+
+def test_classes_with_the_same_folders_are_classes_within_train(tmp_path: Path) -> None:
+    for number, place in enumerate(("cat/indoors", "cat/outdoors", "dog/indoors", "dog/outdoors")):
+        save(tmp_path / "train" / place / f"{number}.png", noise(6, 6))
+    assert load_folder(str(tmp_path)).classes == ["cat", "dog"]
 
 
 def test_nothing_to_hold_out(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ import sys
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -23,10 +23,19 @@ def test_load_passes_the_settings_on() -> None:
 
 
 def test_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputError, match="no data set 'cifar-10'; choose one of digits, cifar10"):
-        load(DataSettings(name="cifar-10"))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="choose one of digits, cifar10"):
-        load(DataSettings(name="wxyz"))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"data\.name is 'cifar-10'; did you mean 'cifar10'\?"):
+        DataSettings(name="cifar-10")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"data\.name is 'wxyz'; choose one of digits, cifar10"):
+        DataSettings(name="wxyz")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("setting", "kind"),
+    [({"path": Path("a.npz")}, "str"), ({"per_class": 2.5}, "int"), ({"image_size": "8"}, "int")],
+)
+def test_settings_are_of_their_types_in_python_too(setting: dict[str, Any], kind: str) -> None:
+    with pytest.raises(InputError, match=rf"data\.\w+ is .*; it must be of type {kind}"):
+        DataSettings(**setting)
 
 
 def test_negative_size() -> None:
@@ -72,6 +81,14 @@ def test_training_images_stand_in_for_the_test_images() -> None:
     assert torch.equal(rows.unique(dim=0), whole.train.images.flatten(1).unique(dim=0))
     few = load(DataSettings(held_out=0.1, per_class=3))
     assert len(few.train) == 30 and torch.equal(few.test.images, held.test.images)
+
+
+def test_one_image_of_each_class_leaves_none_to_hold_out(tmp_path: Path) -> None:
+    images, labels = np.zeros((3, 8, 8), np.uint8), np.arange(3)
+    parts = {"train_images": images, "train_labels": labels, "test_images": images, "test_labels": labels}
+    np.savez(tmp_path / "one.npz", **parts)
+    with pytest.raises(InputError, match=r"data\.held_out is 0\.5 and there is one training image of each"):
+        load(DataSettings("npz", str(tmp_path / "one.npz"), held_out=0.5))
 
 
 @pytest.mark.parametrize(

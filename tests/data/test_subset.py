@@ -3,7 +3,7 @@ import torch
 
 from varcon.core import InputError, Split
 from varcon.data import DataSettings, load
-from varcon.data.subset import few_indices, few_per_class, hold_out
+from varcon.data.subset import choose, few_indices, few_per_class, hold_out, set_apart
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +46,35 @@ def test_too_many_are_refused(digits):
         few_per_class(Split(torch.zeros(0, 3, 2, 2, dtype=torch.uint8), torch.zeros(0).long()), 1, seed=0)
 
 
+def test_chosen_images_are_a_random_part():
+    chosen = choose(1000, 300, seed=0)
+    assert len(chosen.unique()) == 300
+    assert (chosen.diff() > 0).all()
+    assert chosen.double().mean() == pytest.approx(500, abs=50)
+    assert torch.equal(chosen, choose(1000, 300, seed=0))
+    assert not torch.equal(chosen, choose(1000, 300, seed=1))
+    assert choose(5, 300, seed=0).tolist() == [0, 1, 2, 3, 4]
+
+
 def test_held_out_images_are_a_share_of_each_class():
     labels = torch.tensor([0] * 10 + [1] * 100 + [2] * 2 + [3])[torch.randperm(113)]
     kept, held = hold_out(labels, 0.2, seed=0)
     assert labels[held].bincount(minlength=4).tolist() == [2, 20, 1, 0]
     assert sorted(kept.tolist() + held.tolist()) == list(range(113))
     assert labels[hold_out(labels, 0.99, seed=0)[0]].bincount().tolist() == [1, 1, 1, 1]
+    assert (
+        held.tolist()
+        == hold_out(labels, 0.2, seed=0)[1].tolist()
+        != hold_out(labels, 0.2, seed=1)[1].tolist()
+    )
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.99])
+def test_images_are_set_apart_where_they_lie(share, generator):
+    images = torch.randint(0, 256, (700, 3, 2, 2), generator=generator).to(torch.uint8)
+    labels = torch.randint(0, 5, (700,), generator=generator)
+    kept, held = hold_out(labels, share, seed=0)
+    split = Split(images.clone(), labels)
+    for part, places in zip(set_apart(split, share, seed=0), (kept, held), strict=True):
+        assert torch.equal(part.images, images[places]) and torch.equal(part.labels, labels[places])
+        assert part.images.untyped_storage().data_ptr() == split.images.untyped_storage().data_ptr()

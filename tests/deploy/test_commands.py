@@ -3,6 +3,9 @@
 import csv
 import io
 import json
+import os
+import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -85,6 +88,36 @@ def test_embed_writes_vectors_with_paths_and_labels(here, data, model, capsys):
         assert "labels" not in found
 
 
+def test_a_name_that_is_not_utf_8_is_written_byte_by_byte(here):
+    odd = "caf\u00e9.png".encode("latin-1")
+    name = os.fsdecode(odd)
+    shutil.copyfile("zoo/plain.png", name)
+    wanted = [name, "zoo/grey.png"]
+    assert main(["predict", "run", *wanted, "--csv", "a.csv"]) == 0
+    lines = (here / "a.csv").read_bytes().splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith(odd + b",")
+    assert main(["predict", "run", *wanted, "--json", "a.jsonl"]) == 0
+    found = [json.loads(line)["path"] for line in (here / "a.jsonl").read_text("utf-8").splitlines()]
+    assert found == wanted
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+@pytest.mark.parametrize("form", [[], ["--csv", "-"], ["--json", "-"]], ids=["lines", "csv", "json"])
+def test_an_output_that_cannot_show_a_name_shows_it_in_escapes(here, monkeypatch, encoding, form):
+    names = [os.fsdecode("caf\u00e9.png".encode("latin-1")), "schön.png"]
+    for name in names:
+        shutil.copyfile("zoo/plain.png", name)
+    output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", output)
+    assert main(["predict", "run", *names, "zoo/grey.png", *form]) == 0
+    output.flush()
+    lines = output.buffer.getvalue().decode(encoding).splitlines()[-3:]
+    assert "caf\\udce9.png" in lines[0]
+    assert ("schön.png" in lines[1]) == (encoding == "utf-8" and form != ["--json", "-"])
+    assert "zoo/grey.png" in lines[2]
+
+
 def test_search_shows_the_nearest_and_keeps_an_index(here, data, capsys):
     asked = ["search", "run", "--index", str(data / "train"), str(data / "train/green/02.png"), "--top", "2"]
     assert main(asked) == 0
@@ -137,6 +170,9 @@ def test_export_lists_what_it_wrote_and_the_result_predicts(here, capsys):
         (["predict", "run", "zoo", "--csv", "a.json"], "a.json should end in .csv"),
         (["embed", "run", "zoo", "-o", "a.txt"], "should end in .npz or .parquet"),
         (["embed", "run", "zoo", "-o", "nowhere/a.npz"], "no folder nowhere"),
+        (["embed", "run", "zoo/*", "-o", "a.npz"], "there is no folder zoo/*; embed takes one folder"),
+        (["embed", "run", "zoo/*.png", "-o", "a.parquet"], "there is no folder zoo/*.png; embed takes one"),
+        (["embed", "run", "nowhere", "-o", "a.npz"], "there is no folder nowhere; embed takes one folder"),
         (["search", "run", "zoo/plain.png", "--index", "nowhere"], "there is no folder nowhere to search"),
         (["search", "run", "zoo/plain.png", "--index", "empty"], "no image in empty"),
         (["search", "run", "zoo/plain.png", "--index", "zoo", "--top", "0"], "--top is 0"),

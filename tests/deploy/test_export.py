@@ -1,5 +1,6 @@
 """Exports give the same predictions, with this package and where it and torch are absent."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -18,8 +19,8 @@ from torch import nn
 import varcon
 from varcon.core import InputError, RunError
 from varcon.deploy import export as exporting
-from varcon.deploy import use_model
-from varcon.deploy.card import code_for, code_for_timm
+from varcon.deploy import learned, use_model
+from varcon.deploy.card import card, code_for, code_for_timm
 from varcon.deploy.config import Config
 from varcon.deploy.export import FORMATS, export
 from varcon.deploy.images import find_images
@@ -269,6 +270,7 @@ def test_the_card_tells_what_and_how(own, tmp_path):
     findings.mkdir()
     (findings / "knn.json").write_text(json.dumps({"scores": {"k": 5, "top1": 87.654}}))
     (findings / "rank.json").write_text(json.dumps({"scores": {"effective_rank": 3.0}}))
+    (findings / "finetune.json").write_text(json.dumps({"scores": {"last": 12.34}}))  # on other data
     text = (export(own, "hub", tmp_path / "hub") / "README.md").read_text()
     head = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     assert "library_name: varcon" in head[1].splitlines()
@@ -280,9 +282,11 @@ def test_the_card_tells_what_and_how(own, tmp_path):
         "| kNN top-1 | 87.65 |",
         "blue, green, red",
         "`small`",
+        "unlike anything seen: one of the 21 test\nimages is",
     ):
         assert word in text
     assert "rank" not in text
+    assert "tuned" not in text and "12.34" not in text
     assert str(tmp_path) not in text
     assert str(own.parent) not in (tmp_path / "hub/config.json").read_text()
     assert sorted(file.name for file in (tmp_path / "hub").iterdir()) == [
@@ -291,6 +295,33 @@ def test_the_card_tells_what_and_how(own, tmp_path):
         "config.json",
         "model.safetensors",
     ]
+
+
+@pytest.mark.parametrize("to", FORMATS)
+def test_no_export_holds_a_path_of_this_machine(own, data, tmp_path, to):
+    """Neither of the data nor of weights that training began with."""
+    shutil.rmtree(own / "deploy")
+    facts = json.loads((own / "recipe.json").read_text())
+    facts["recipe"]["encoder"]["weights"] = str(tmp_path / "first.safetensors")
+    (own / "recipe.json").write_text(json.dumps(facts))
+    folder = export(own, to, tmp_path / "out")
+    assert str(data) in (own / "deploy/training.json").read_text()  # which stays here
+    for file in folder.iterdir():
+        assert str(data.parent).encode() not in file.read_bytes(), file.name
+        assert str(tmp_path).encode() not in file.read_bytes(), file.name
+        for module in (varcon, torch):
+            assert str(Path(module.__file__).parent).encode() not in file.read_bytes(), file.name
+    weights = json.loads((folder / "config.json").read_text())["origin"]["recipe"]["encoder"]["weights"]
+    assert weights == "first.safetensors"
+
+
+@pytest.mark.parametrize(("count", "words"), [(99, "one of the 99 test"), (100, "one in a hundred test")])
+def test_the_card_says_how_many_test_images_are_marked(trained, model, count, words):
+    assert (np.arange(count) < np.quantile(np.arange(count), learned.UNUSUAL)).sum() == 1
+    config = dataclasses.replace(model.config, origin={**model.config.origin, "test_images": count})
+    assert f"unlike anything seen: {words}\nimages is." in card(
+        trained, EncoderSettings().build(), config, "hub"
+    )
 
 
 def test_the_cards_script_and_files_are_there(exported, trained):
@@ -320,6 +351,35 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_lost(own, exported, t
         export(own, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert export(own, "hub") == own / "export/hub"
+
+
+@pytest.mark.parametrize("out", [".", "../here", "new/folder"])
+def test_an_export_goes_into_this_folder_if_it_is_empty(trained, exported, tmp_path, monkeypatch, out):
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    was = here.stat().st_ino
+    assert export(trained, "hub", out) == Path(out)
+    assert here.stat().st_ino == was  # where a shell stands is still there
+    names = {file.name for file in Path(out).iterdir()}
+    assert names == {file.name for file in exported["hub"].iterdir()}
+    varcon.load(out, "cpu")
+    with pytest.raises(InputError, match="exists and is not empty"):
+        export(trained, "hub", out)
+    assert [file.name for file in tmp_path.iterdir()] == ["here"]
+
+
+def test_what_a_killed_export_left_in_a_folder_is_no_hindrance(trained, model, tmp_path, monkeypatch):
+    (tmp_path / "out/.unfinished").mkdir(parents=True)
+    (tmp_path / "out/.unfinished/model.pt2").write_text("half")
+    monkeypatch.setitem(FORMATS, "pt2", Mock(side_effect=RunError("fails")))
+    with pytest.raises(RunError, match="fails"):
+        export(trained, "pt2", tmp_path / "out")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
+    monkeypatch.undo()
+    export(trained, "safetensors", tmp_path / "out")
+    assert not (tmp_path / "out/model.pt2").exists()
+    assert varcon.load(tmp_path / "out", "cpu").classes == model.classes
 
 
 def test_a_missing_runtime_and_damaged_files_are_named(exported, tmp_path, monkeypatch):

@@ -103,7 +103,7 @@ def test_arrays_tensors_and_pictures_are_the_same_images():
 def test_grey_is_repeated_and_other_sizes_are_resized_as_files_are(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, (4, 8, 8), dtype=np.uint8)
     wanted = torch.from_numpy(grey)[:, None].repeat(1, 3, 1, 1)
-    for given in (grey, torch.from_numpy(grey), grey[..., None], torch.from_numpy(grey)[:, None], list(grey)):
+    for given in (grey[..., None], torch.from_numpy(grey)[:, None], list(grey), list(torch.from_numpy(grey))):
         assert torch.equal(to_pixels(given, 8), wanted)
     image = np.random.default_rng(1).integers(0, 256, (20, 31, 3), dtype=np.uint8)
     Image.fromarray(image).save(tmp_path / "a.png")
@@ -123,6 +123,12 @@ def test_grey_is_repeated_and_other_sizes_are_resized_as_files_are(tmp_path):
         (torch.zeros(64, 96, 1, dtype=torch.uint8), "channels last; give tensors"),
         (np.zeros((3, 64, 96), np.uint8), r"\[3, 64, 96\] .* first; give arrays \[H"),
         ([np.zeros((1, 64, 96), np.uint8)], "channels first; give arrays"),
+        (np.zeros((40, 40, 4), np.uint8), r"\[40, 40, 4\] has 4 channels.*convert it to RGB"),
+        (np.zeros((40, 40, 2), np.uint8), "2 channels.*convert it to RGB"),
+        ([torch.zeros(4, 40, 40, dtype=torch.uint8)], "4 channels.*convert it to RGB"),
+        (np.zeros((2, 40, 40, 4), np.uint8), "have the shape"),
+        (np.zeros((5, 8, 8), np.uint8), r"have the shape \[5, 8, 8\].*1 in place of 3 is grey"),
+        (torch.zeros(5, 8, 8, dtype=torch.uint8), "have the shape"),
         (7, "of type int"),
         ([7], "of type int"),
         (["nowhere.png"], "there is no file nowhere.png"),

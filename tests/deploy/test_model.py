@@ -104,6 +104,22 @@ def test_neighbours_are_named_where_only_some_images_are_trained_on(
         assert nearest.path == str(data / name)
 
 
+def test_neighbours_are_found_from_any_folder(own, data, tmp_path, monkeypatch):
+    """The recipe has the data where they lay as seen from the folder in which training was started."""
+    shutil.rmtree(own / "deploy")
+    facts = json.loads((own / "recipe.json").read_text())
+    facts["recipe"]["data"]["path"] = data.name
+    (own / "recipe.json").write_text(json.dumps(facts))
+    monkeypatch.chdir(data.parent)
+    varcon.load(own, "cpu")
+    monkeypatch.chdir(tmp_path)
+    file = data / "train/green/07.png"
+    assert varcon.load(own, "cpu").predict([file])[0].neighbours[0].path == str(file)
+    shutil.copytree(data, tmp_path / "moved")
+    elsewhere = varcon.load(own, "cpu", data_path="moved")
+    assert elsewhere.predict([file])[0].neighbours[0].path == str(tmp_path / "moved/train/green/07.png")
+
+
 def test_the_data_are_needed_once(own, data, model, tmp_path):
     facts = json.loads((own / "recipe.json").read_text())
     facts["recipe"]["data"]["path"] = str(tmp_path / "moved")
@@ -143,6 +159,24 @@ def test_other_weights_or_damaged_files_are_learned_anew(own, data, model, monke
     (own / "deploy/training.npy").unlink()
     varcon.load(own, "cpu")
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize("file", ["config.json", "centroids.npy", "training.json", "training.npy"])
+@pytest.mark.parametrize("part", [0, 0.5, 0.99])
+def test_what_is_cut_short_is_made_again(own, data, model, file, part):
+    path = own / "deploy" / file
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(part * len(whole))])
+    image = data / "test/red/01.png"
+    assert varcon.load(own, "cpu").predict([image]) == model.predict([image])
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"labels": [0], "files": null, "root": ""}'])
+def test_training_facts_of_other_images_are_made_again(own, data, model, text):
+    (own / "deploy/training.json").write_text(text)
+    image = data / "test/red/01.png"
+    assert varcon.load(own, "cpu").predict([image]) == model.predict([image])
 
 
 def test_data_without_files_name_their_images_by_number(tmp_path, small_recipe):

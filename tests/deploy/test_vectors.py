@@ -1,3 +1,4 @@
+import os
 import tracemalloc
 
 import numpy as np
@@ -78,6 +79,22 @@ def test_a_parquet_file_has_the_same_as_columns(tmp_path):
     assert table["path"].to_pylist() == ["x/1.png", "2.png", "3", "4", "5"]
     assert table["label"].to_pylist() == ["x", None, None, None, "y"]
     assert np.array_equal(np.array(table["vector"].to_pylist(), np.float32), whole)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".parquet"])
+def test_a_name_that_is_not_utf_8_loses_no_row(tmp_path, suffix):
+    from pyarrow import parquet
+
+    odd = os.fsdecode("caf\u00e9/ä.png".encode("latin-1"))
+    with WRITERS[suffix](tmp_path / f"a{suffix}", 6) as write:
+        write(rows(2), [odd, "ä.png"], [odd[:4], ""])
+    if suffix == ".npz":
+        with np.load(tmp_path / "a.npz", allow_pickle=False) as found:
+            assert found["paths"].tolist() == [odd, "ä.png"]
+        return
+    table = parquet.read_table(tmp_path / "a.parquet")
+    assert table["path"].to_pylist() == ["caf?/?.png", "ä.png"]
+    assert table["label"].to_pylist() == ["caf?", None]
 
 
 def test_a_missing_extra_is_named_with_its_command(tmp_path, monkeypatch):

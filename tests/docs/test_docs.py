@@ -17,7 +17,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from varcon import cli, run
+from varcon import cli, run_folder
 from varcon.cli import VERBS
 from varcon.core import Batch
 from varcon.data import DataSettings, load
@@ -220,7 +220,7 @@ def test_commands_in_the_docs_are_understood(verb, words, monkeypatch):
     # What a reader has and this folder has not: runs, and recipes chosen for a reader's data.
     recipes = ROOT / "recipes"
     monkeypatch.setattr(tyro, "cli", parse_and_stop)
-    monkeypatch.setattr(run, "stored_recipe", lambda folder: DIGITS)
+    monkeypatch.setattr(run_folder, "stored_recipe", lambda folder: DIGITS)
     monkeypatch.setattr(cli, "with_suggested_recipe", lambda words, _: (DIGITS, ["RECIPE", *words[2:]]))
     monkeypatch.setattr(
         cli,

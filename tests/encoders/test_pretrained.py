@@ -92,7 +92,16 @@ def test_files_that_are_no_weights_are_refused(tmp_path):
     (tmp_path / "text.safetensors").write_text("hello")
     torch.save([1, 2], tmp_path / "list.pth")
     torch.save(encoder, tmp_path / "module.pth")
-    for name in ("text.pth", "text.safetensors", "module.pth"):
+    # An index, a key, a type, a struct, a character and an end that are not there, as torch's reader goes on.
+    odd = [b".", b"h.", b"}}]sjRub", b"X}h)", b"]cece\x80", b"0u(", b""]
+    for place, raw in enumerate(odd):
+        (tmp_path / f"{place}.pth").write_bytes(raw)
+    for name in (
+        "text.pth",
+        "text.safetensors",
+        "module.pth",
+        *(f"{place}.pth" for place in range(len(odd))),
+    ):
         with pytest.raises(InputError, match="cannot be read as weights; it takes"):
             start_from(encoder, tmp_path / name)
     with pytest.raises(InputError, match="holds a list and not weights by name"):

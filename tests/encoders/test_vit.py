@@ -35,6 +35,15 @@ def test_parameters_have_torchvision_names():
     assert names == expected
 
 
+def test_the_first_weights_are_drawn_as_torchvision_draws_them():
+    """Patches: normal, of a variance of one over the numbers in a patch; no bias to begin with."""
+    encoder = EncoderSettings("vit_tiny", "imagenet").build()
+    assert encoder.conv_proj.bias.count_nonzero() == 0
+    assert encoder.conv_proj.weight.std().item() == pytest.approx((3 * 16 * 16) ** -0.5, rel=0.02)
+    assert encoder.class_token.count_nonzero() == 0
+    assert encoder.encoder.pos_embedding.std().item() == pytest.approx(0.02, rel=0.02)
+
+
 def test_a_block_is_torchs_own(generator):
     """torch.nn.TransformerEncoderLayer, with the norms first."""
     block = Block(24, 3)

@@ -65,7 +65,7 @@ def test_a_classifier_is_averaged_too(tmp_path):
 
 
 def test_settings():
-    with pytest.raises(InputError, match=r"train\.average is 1; it must lie in \[0, 1\)"):
+    with pytest.raises(InputError, match=r"train\.average is 1\.0; it must lie in \[0, 1\)"):
         TrainSettings(average=1)
     with pytest.raises(InputError, match=r"train\.nesterov looks ahead along the momentum"):
         TrainSettings(nesterov=True, momentum=0.0)

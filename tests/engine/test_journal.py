@@ -39,3 +39,17 @@ def test_averages_are_means_between_rows():
     assert row["images_per_second"] > 0
     averages.add({"loss": torch.tensor(5.0)})
     assert averages.take(4)["loss"] == pytest.approx(5.0)
+
+
+def test_a_row_that_was_begun_goes_on_elsewhere():
+    first, second = Averages(), Averages()
+    for value in (1.0, 2.0):
+        first.add({"loss": torch.tensor(value), "kl": torch.tensor(value / 4)})
+    state = {**first.state(), "seconds": 10.0}
+    second.restore(state, torch.device("cpu"))
+    second.add({"loss": torch.tensor(6.0), "kl": torch.tensor(1.5)})
+    assert second.total("loss") == 9.0
+    assert state["sums"].tolist() == [3.0, 0.75, 2.0]  # stays as it was
+    row = second.take(images_per_step=4)
+    assert (row["loss"], row["kl"]) == (3.0, 0.75)
+    assert row["images_per_second"] == pytest.approx(3 * 4 / 10, rel=0.2)  # those ten seconds count too

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from varcon.engine import samples
 from varcon.engine.samples import BINS, SHARES, SampleRecord
 
 CPU = torch.device("cpu")
@@ -40,6 +41,20 @@ def test_images_are_averaged_over_the_epochs_they_came_up_in(tmp_path):
     record.write(tmp_path / "samples.npz")
     with np.load(tmp_path / "samples.npz") as found:
         np.testing.assert_allclose(found["confidence"], [0.2, 0.6, 0.5, np.nan], rtol=1e-6)
+
+
+def test_an_image_that_two_processes_had_counts_with_its_mean(tmp_path, monkeypatch):
+    """As a balanced epoch may draw it twice; the other process had images 1 and 2."""
+    of_the_other = iter([torch.tensor([0.0, 1.0, 1.0, 0.0]), torch.tensor([0.0, 0.9, 0.3, 0.0])])
+    monkeypatch.setattr(samples, "sum_over_processes", lambda own: own + next(of_the_other))
+    record = SampleRecord(4, CPU)
+    record.note(torch.tensor([0, 1]), {"confidence": torch.tensor([0.2, 0.7])})
+    found = record.end_epoch()["confidence"]
+    assert found["mean"] == pytest.approx((0.2 + 0.8 + 0.3) / 3, rel=1e-4)
+    assert [found["quantiles"][place] for place in (0, 3, 6)] == pytest.approx([0.2, 0.3, 0.8])
+    record.write(tmp_path / "samples.npz")
+    with np.load(tmp_path / "samples.npz") as kept:
+        np.testing.assert_allclose(kept["confidence"], [0.2, 0.8, 0.3, np.nan], rtol=1e-6)
 
 
 def test_it_goes_on_in_the_middle_of_an_epoch():

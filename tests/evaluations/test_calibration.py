@@ -17,7 +17,6 @@ from varcon.evaluations.calibration import (
     ClassifierCalibration,
     Judged,
     fit_temperature,
-    held_out,
     judge,
     reliability,
     summary,
@@ -119,15 +118,6 @@ def test_fitting_lowers_the_cost_where_the_encoder_has_not_learned_the_images(di
     assert scores["crossed_temperature"] == pytest.approx(scores["fitted_temperature"], rel=0.1)
     assert scores["crossed_nll"] == pytest.approx(scores["fitted_nll"], rel=0.05)
     assert scores["crossed_top1"] == scores["top1"] == scores["fitted_top1"]
-
-
-def test_some_of_each_class_are_held_out():
-    labels = np.repeat([0, 1, 2, 4], [1, 2, 10, 100])
-    held = held_out(labels, 0.3, seed=0)
-    assert np.bincount(labels[held], minlength=5).tolist() == [0, 1, 3, 0, 30]
-    assert (held_out(labels, 0.3, seed=0) == held).all()
-    assert (held_out(labels, 0.3, seed=1) != held).any()
-    assert np.bincount(labels[held_out(labels, 0.99, seed=0)], minlength=5).tolist() == [0, 1, 9, 0, 99]
 
 
 def test_own_classifier(digits, generator):

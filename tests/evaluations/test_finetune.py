@@ -3,13 +3,14 @@ import copy
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from varcon.core import Data, InputError, Split
 from varcon.data import DataSettings, load
 from varcon.encoders import EncoderSettings
-from varcon.evaluations.finetune import FineTune
+from varcon.evaluations.finetune import FineTune, classification_loss
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
-from varcon.evaluations.logistic import LogisticProbe
+from varcon.evaluations.logistic import LogisticProbe, losses_and_slopes
 from varcon.evaluations.transfer import parse_target
 
 CPU = torch.device("cpu")
@@ -84,6 +85,39 @@ def test_another_data_set(digits, tmp_path):
     assert evaluation.name == "finetune-light"
     assert FineTune().name == "finetune"
     assert evaluation(untrained(digits), digits).scores["best"] == 100
+
+
+def test_the_loss_of_several_classes_leaves_out_what_is_difficult(generator):
+    outputs = torch.randn(5, 3, generator=generator, dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([[1, 0, -1], [-1, -1, -1], [0, 0, 0], [1, 1, 1], [0, -1, 1]])
+    loss = classification_loss(outputs, targets)
+    expected, slopes = losses_and_slopes(outputs.detach(), targets)  # the regression's, derived by hand
+    assert loss.item() == pytest.approx(expected.item() / 5)
+    loss.backward()
+    torch.testing.assert_close(outputs.grad, slopes / 5)
+
+
+def test_several_classes_an_image(digits, tmp_path, generator):
+    """Two halves that are lit or not, each a class, some of them difficult to see."""
+    targets = torch.randint(-1, 9, (120, 2), generator=generator).clamp(max=1)
+    pictures = torch.randint(0, 60, (120, 8, 8, 3), generator=generator)
+    for half, place in enumerate((slice(4), slice(4, 8))):
+        pictures[:, :, place] += 150 * (targets[:, half] == 1)[:, None, None, None]
+    lists, photographs = tmp_path / "VOC2007/ImageSets/Main", tmp_path / "VOC2007/JPEGImages"
+    lists.mkdir(parents=True)
+    photographs.mkdir()
+    for number, picture in enumerate(pictures.to(torch.uint8).numpy()):
+        Image.fromarray(picture).save(photographs / f"{number:06}.jpg", quality=95)
+        for name, shown in zip(("left", "right"), targets[number].tolist(), strict=True):
+            with (lists / f"{name}_{'trainval' if number < 80 else 'test'}.txt").open("a") as file:
+                file.write(f"{number:06} {(-1, 1, 0)[shown]}\n")
+    for head in ("logistic", "random"):
+        learn = FineTune(parse_target(f"voc2007={tmp_path}"), 12, 8, 0.1, flip=0.0, head=head, augment="none")
+        found = learn(untrained(digits), digits)
+        assert found.scores["last"] == found.arrays["map"][-1] > 95
+        assert found.scores["best"] == found.arrays["map"].max()
+        assert found.arrays["loss"][-1] < found.arrays["loss"][0]
+        assert set(found.scores) == {"last", "best", "best_epoch"}  # one class an image would have more
 
 
 def test_what_cannot_be(digits):

@@ -104,6 +104,30 @@ def test_equal_similarities_and_the_lowest(generator):
     assert similarity.min() == -1
 
 
+def test_top5_counts_only_classes_that_got_a_vote(generator):
+    """And so does not hang on how the classes are numbered."""
+    means = torch.randn(10, 16, generator=generator) * 0.6
+    labels, test_labels = torch.arange(400) % 10, torch.arange(100) % 5 + 5
+    images = means[labels] + torch.randn(400, 16, generator=generator)
+    test_images = means[test_labels] + torch.randn(100, 16, generator=generator)
+    found = []
+    for number in (torch.arange(10), 9 - torch.arange(10)):
+        data = Data(
+            Split(images, number[labels]),
+            Split(test_images, number[test_labels]),
+            [*"abcdefghij"],
+            (0.0,) * 16,
+            (1.0,) * 16,
+        )
+        found.append(KNN(k=5, also=(1, 20))(FrozenEncoder(nn.Identity(), data, CPU), data).scores)
+    assert found[0] == found[1]
+    assert found[0]["top5@1"] == found[0]["top1@1"]  # one neighbour names one class
+    model = NearestNeighbors(n_neighbors=5, metric="cosine").fit(images.numpy())
+    named = labels.numpy()[model.kneighbors(test_images.numpy())[1]]  # of five neighbours, at most five
+    assert found[0]["top5"] == pytest.approx(100 * (named == test_labels.numpy()[:, None]).any(1).mean())
+    assert found[0]["top1"] < found[0]["top5"] < found[0]["top5@20"] <= 100
+
+
 def tiny(images=6):
     split = Split(torch.zeros(images, 3, 2, 2, dtype=torch.uint8), torch.arange(images) % 2)
     return Data(split, split, ["a", "b"], (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))

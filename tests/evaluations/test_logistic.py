@@ -39,6 +39,14 @@ def test_probabilities_equal_scikit_learn(digits, pixels, C):
     assert abs(probabilities - expected.predict_proba(test.double().numpy())).max() < 1e-3
 
 
+def test_two_classes_have_two_rows_of_weights(digits, pixels):
+    """scikit-learn has one, their difference, whose square is twice the sum of theirs."""
+    train, labels = pixels.features(digits.train)[:400], digits.train.labels[:400] % 2
+    model = LogisticProblem(train, labels, 2).solve(0.5)
+    expected = oracle(2 / 0.5).fit(train.double().numpy(), labels.numpy())
+    assert abs((model.weight[1] - model.weight[0]).numpy() - expected.coef_[0]).max() < 1e-4
+
+
 def test_fewer_images_than_features(digits, pixels):
     train, labels = pixels.features(digits.train)[:60], digits.train.labels[:60]
     model = LogisticProblem(train, labels, 10).solve(0.5)

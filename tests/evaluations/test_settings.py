@@ -1,6 +1,7 @@
 """Which evaluations are chosen, and with what."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -8,15 +9,18 @@ import pytest
 import torch
 
 import varcon
-from varcon import InputError, Recipe, run
+from varcon import InputError, Recipe, run_folder
 from varcon.cli import main
 from varcon.data import DataSettings
 from varcon.evaluations import FURTHER, STANDARD, FurtherSettings, chosen_evaluations
+from varcon.evaluations.finetune import FineTune
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.linear import LinearProbe
 from varcon.evaluations.real import ReaL
+from varcon.evaluations.transfer import Transfer, parse_target
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
+from varcon.runs import Planned, judge, read_findings
 
 
 def test_names_stand_for_evaluations():
@@ -81,11 +85,97 @@ def test_only_what_is_asked_for_and_nothing_encoded_twice(finished_run, capsys, 
     assert "V-measure" in (finished_run / "report.html").read_text()
 
 
+def test_scores_are_printed_whatever_is_asked_for(finished_run, capsys):
+    """In one table for the standard evaluations, otherwise in one for each; a map has none."""
+    command = [
+        "evaluate",
+        str(finished_run),
+        "--device",
+        "cpu",
+        "--linear.epochs",
+        "2",
+        "--map2d.points",
+        "20",
+    ]
+    assert main([*command, "--only", "knn,linear,rank,map2d"]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for name, score in (("knn", "top1"), ("linear", "last"), ("rank", "effective_rank")):
+        value = json.loads((finished_run / f"findings/{name}.json").read_text())["scores"][score]
+        assert [score, f"{value:.4g}"] in shown[shown.index([name]) :]
+    assert ["map2d"] not in shown
+    assert main([*command, "--only", "standard,centroid", "--linear.augment", "resized-crop"]) == 0
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["centroid"] in shown
+    assert ["test", "accuracy,", "%", "top-1", "top-5"] in shown
+    assert not any([name] in shown for name in ("knn", "linear-augmented", "rank", "map2d"))
+
+
+def test_tau2_spans_what_epsilon_was_learned(finished_run, tmp_path):
+    """From Python, from the command line and in a comparison; a flag goes before."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished_run, folder, ignore=lambda *_: ["findings"])
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows[-1]["epsilon"] = 0.0371
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = run_folder.stored_recipe(folder)
+    assert recipe.method.epsilon == 0.02
+    found = varcon.evaluate(folder, device="cpu", only=("temperature",))["temperature"]
+    assert found.scores["epsilon"] == 0.0371
+    low, high = found.arrays["edges"][[0, -1]]
+    assert (low, high) == pytest.approx((0.1 - 0.0371, 0.1 + 0.0371))
+    stored = folder / "findings/temperature.json"
+    planned = Planned("varcon", 0, recipe, folder, ("temperature",), FurtherSettings())
+    assert read_findings(planned)["temperature"].scores["epsilon"] == 0.0371  # not judged again
+    stored.unlink()
+    assert judge(planned, lambda *_: None)["temperature"].scores["epsilon"] == 0.0371
+    command = ["evaluate", str(folder), "--device", "cpu", "--only", "temperature"]
+    for flags, epsilon in (([], 0.0371), (["--temperature.epsilon", "0.01"], 0.01)):
+        assert main([*command, *flags]) == 0
+        assert json.loads(stored.read_text())["settings"]["epsilon"] == epsilon
+    (folder / "metrics.jsonl").unlink()
+    assert run_folder.learned_epsilon(folder) is None
+
+
+def test_fine_tuning_on_each_target_and_on_its_own_data(finished_run, tmp_path, capsys):
+    """Each is a finding of its own, which a later one of another name does not replace."""
+    stored = np.load(run_folder.stored_recipe(finished_run).data.path)
+    targets = []
+    for name, turned in (("same", 0), ("swapped", 1)):
+        labels = {f"{part}_labels": stored[f"{part}_labels"] ^ turned for part in ("train", "test")}
+        images = {f"{part}_images": stored[f"{part}_images"] for part in ("train", "test")}
+        np.savez(tmp_path / f"{name}.npz", **images, **labels)
+        targets += ["--target", f"{name}={tmp_path / name}.npz"]
+    command = [
+        "evaluate",
+        str(finished_run),
+        "--device",
+        "cpu",
+        "--only",
+        "finetune",
+        "--finetune.epochs",
+        "1",
+    ]
+    assert main([*command, *targets]) == 0
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    for name, target in (("finetune-same", "same"), ("finetune-swapped", "swapped"), ("finetune", None)):
+        finding = json.loads((finished_run / f"findings/{name}.json").read_text())
+        assert (finding["settings"]["target"] or {}).get("name") == target
+        assert finding["settings"]["epochs"] == 1
+        assert f"judged by {name}\n" in shown
+    own = FurtherSettings(
+        finetune=FineTune(parse_target("digits")), transfer=Transfer((parse_target("a=b"),))
+    )
+    assert list(own.fine_tunings()) == ["finetune-digits"]
+    with pytest.raises(InputError, match="'a/b' has a slash in its name"):
+        parse_target("a/b=c")
+
+
 def test_reassessed_labels_judge_every_classifier_of_a_run(finished_run, tmp_path, monkeypatch):
     """Those just found are not found again; the run's own classifier is judged where it has one."""
     labels = tmp_path / "real.json"
     labels.write_text(json.dumps([[1], [0]] * 24))
-    recipe = run.stored_recipe(finished_run)
+    recipe = run_folder.stored_recipe(finished_run)
     own = varcon.train(replace(recipe, method=METHODS["ce"].Settings()), tmp_path / "ce")
     further = FurtherSettings(real=ReaL(str(labels)))
     probes = []

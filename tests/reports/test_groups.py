@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from reports.test_collect import add_finding, make_run
 
 from varcon.reports.collect import read_runs
-from varcon.reports.groups import group_by_recipe, looks, marks_of, spread, told_apart
+from varcon.reports.groups import differing_settings, group_by_recipe, looks, marks_of, spread, told_apart
 
 
 def test_spread_is_that_of_a_sample() -> None:
@@ -43,14 +45,37 @@ def test_runs_group_by_recipe_without_the_seed(tmp_path: Path) -> None:
     assert cold.spread("linear", "last") is None
 
 
-def test_what_a_run_keeps_makes_no_other_recipe(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("section", "changed", "groups"),
+    [
+        ("train", {"snapshots": [1, 2]}, 1),
+        ("train", {"device": "cuda:1", "compile": True, "cuda_graph": False, "track": "wandb"}, 1),
+        ("train", {"checkpoint_seconds": 60.0}, 1),
+        ("data", {"per_class": 5, "per_class_seed": 7}, 1),
+        ("data", {"name": "cifar100", "path": "elsewhere"}, 1),
+        ("data", {"name": "folder", "path": "elsewhere"}, 2),
+        ("data", {"name": "npz", "path": "elsewhere.npz"}, 2),
+        ("evaluate", {"k": 20}, 2),
+    ],
+)
+def test_how_a_run_is_carried_out_makes_no_other_recipe(
+    tmp_path: Path, section: str, changed: dict[str, Any], groups: int
+) -> None:
+    """Both runs have all that is changed, but the first with other values of what may differ."""
     folders = [make_run(tmp_path / f"run-{seed}", seed) for seed in (0, 1)]
-    path = folders[1] / "recipe.json"
-    record = json.loads(path.read_text(encoding="utf-8"))
-    record["recipe"]["train"]["snapshots"] = [1, 2]
-    path.write_text(json.dumps(record), encoding="utf-8")
-    (group,) = group_by_recipe(read_runs(folders))
-    assert len(group.runs) == 2
+    alike = {"name", "per_class"}
+    for folder, values in (
+        (folders[0], {name: value if name in alike else 0 for name, value in changed.items()}),
+        (folders[1], changed),
+    ):
+        path = folder / "recipe.json"
+        record = json.loads(path.read_text(encoding="utf-8"))
+        record["recipe"].setdefault(section, {}).update(values)
+        path.write_text(json.dumps(record), encoding="utf-8")
+    runs = read_runs(folders)
+    found = group_by_recipe(runs)
+    assert [len(group.runs) for group in found] == [2 // groups] * groups
+    assert len(differing_settings(runs)) == groups - 1
 
 
 def test_a_lone_recipe_is_labelled_by_method_and_data(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ import pytest
 
 from varcon.evaluations.transfer import parse_target
 from varcon.reproduce import paper
-from varcon.reproduce.contents import main_table, transfer
+from varcon.reproduce.contents import adaptability, main_table, transfer
 from varcon.reproduce.declarations import ARTIFACTS
-from varcon.reproduce.setup import set_up
+from varcon.reproduce.setup import IMAGENET, SCALES, set_up, with_settings
 
 
 def ignore(done, total, what): ...
@@ -40,6 +40,28 @@ def test_a_target_that_the_paper_has_gets_its_value(smoke):
     assert ("flowers", "VarCon") not in found
     assert found["mean of these", "VarCon"].ours.score == "mean"
     assert found["mean of the paper's twelve", "VarCon"].paper.value == 84.94
+
+
+@pytest.mark.parametrize("scale", ["smoke", "small", "paper"])
+def test_the_data_decide_whose_autoaugment_it_is(smoke, scale):
+    for name, policy in (("cifar100", "cifar10"), ("folder", "imagenet")):
+        data = replace(smoke.base.data, name=name, path="x")
+        setup = replace(smoke, scale=SCALES[scale], base=replace(smoke.base, data=data))
+        found = [
+            setup.recipe(entry.ours.runs).augment
+            for entry in adaptability(setup)
+            if entry.ours and entry.row.endswith("AutoAugment")
+        ]
+        assert {(augment.policy, augment.auto) for augment in found} == {("auto", policy)}
+
+
+def test_of_imagenet_s_augmentations_autoaugment_alone_is_not_blurred(smoke):
+    paper_scale = SCALES["paper"]
+    setup = replace(smoke, scale=paper_scale, base=with_settings(paper_scale.base, IMAGENET))
+    which = {entry.ours.runs for entry in adaptability(setup) if entry.ours}
+    augments = [setup.recipe(runs).augment for runs in which]
+    blur = {augment.policy: augment.blur for augment in augments}
+    assert blur == {"sim": 0.5, "auto": 0.0, "stacked-rand": 0.5}
 
 
 @pytest.mark.parametrize("name", ["tau2", "tau2-learnable"])

@@ -21,7 +21,7 @@ def write_scores(folder, **scores):
 def test_a_cell_is_the_mean_over_the_runs_that_have_the_score(tmp_path):
     folders = [write_scores(tmp_path / str(n), top1=value) for n, value in enumerate((90.0, 93.0))]
     folders.append(write_scores(tmp_path / "without", top5=1.0))
-    gathered = Gathered({MINE: folders})
+    gathered = Gathered({MINE: dict(enumerate(folders))})
     cell = gathered.cell(Entry("row", "column", Reading(MINE, "knn", "top1")))
     assert (cell.mean, cell.deviation, cell.folders) == (
         91.5,
@@ -37,8 +37,13 @@ def test_a_difference_is_taken_seed_by_seed(tmp_path):
     mine = [write_scores(tmp_path / f"m{n}", top1=value) for n, value in enumerate((90.0, 93.0))]
     others = [write_scores(tmp_path / f"o{n}", top1=value) for n, value in enumerate((88.0, 94.0))]
     readings = [Reading(runs, "knn", "top1") for runs in (MINE, OTHER)]
-    cell = Gathered({MINE: mine, OTHER: others}).cell(Entry("row", "column", *readings))
-    assert cell.values == (2.0, -1.0)
+    entry = Entry("row", "column", *readings)
+    cell = Gathered({MINE: dict(enumerate(mine)), OTHER: dict(enumerate(others))}).cell(entry)
+    assert (cell.values, cell.folders, cell.less) == ((2.0, -1.0), tuple(mine), tuple(others))
+    # The first seed's run failed on one side, and then another's on the other.
+    part = Gathered({MINE: {1: mine[1]}, OTHER: dict(enumerate(others))}).cell(entry)
+    assert (part.values, part.folders, part.less) == ((-1.0,), (mine[1],), (others[1],))
+    assert Gathered({MINE: {1: mine[1]}, OTHER: {0: others[0]}}).cell(entry) is None
 
 
 def write_run(folder, epochs, epsilon):

@@ -6,6 +6,7 @@ import pytest
 
 from varcon.evaluations.transfer import MEASURED_BY
 from varcon.reproduce import paper
+from varcon.reproduce.declarations import ARTIFACTS
 
 
 @pytest.mark.parametrize("method", list(paper.TRANSFER))
@@ -44,6 +45,18 @@ def test_what_several_tables_have_is_the_same():
         for top1, top5 in zip(row[::2], row[1::2], strict=True)
     )
     assert list(paper.REAL) == list(paper.MAIN)
+
+
+def test_a_curve_s_points_are_printed_somewhere_and_the_note_says_where():
+    """Those that the text lacks are Table 1's; none is computed from a difference that the text has."""
+    place = 2 * paper.MAIN_DATA.index("ImageNet")
+    supcon, varcon = (paper.MAIN[name][place].value for name in ("SupCon", "VarCon"))
+    assert paper.EPOCHS["SupCon"][350] == supcon == 78.72
+    assert paper.BATCH_SIZE["VarCon"][4096] == varcon == 79.36
+    assert 6144 not in paper.BATCH_SIZE["VarCon"]
+    assert 0.14 not in paper.TEMPERATURE["SupCon"]
+    assert "SupCon's at 350 epochs is Table 1's." in " ".join(ARTIFACTS["epochs"].notes)
+    assert "VarCon's at 4096 is Table 1's" in " ".join(ARTIFACTS["batch-size"].notes)
 
 
 def test_the_terms_of_the_loss_add_up():

@@ -1,6 +1,7 @@
 """The command, on a few made-up images: every table and figure, once."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 
 from varcon import reproduce, run
 from varcon.cli import main
+from varcon.data import DataSettings
 from varcon.evaluations import EvaluateSettings
 from varcon.evaluations.knn import KNN
 from varcon.evaluations.linear import LinearProbe
@@ -136,6 +138,67 @@ def test_a_run_that_fails_is_listed_and_the_rest_goes_on(made, quick, tmp_path, 
     assert ("K = 5", "VarCon") in entries(out, "knn")
 
 
+def notes(setup, name):
+    artifact = reproduce.ARTIFACTS[name]
+    made = reproduce.Plan(name, artifact, setup, artifact.content(setup), {}, [])
+    return " ".join(reproduce.notes_of(made, [], "cpu"))
+
+
+def test_it_is_said_where_ours_and_the_paper_s_do_not_compare(imagenet, tmp_path):
+    """Whose data the paper has values of, in each table."""
+    cifar = replace(
+        imagenet,
+        scale=setup.SCALES["paper"],
+        base=replace(setup.SCALES["paper"].base, data=DataSettings("cifar100", "x")),
+        counts=(500,) * 100,
+        side=32,
+    )
+    photos = replace(imagenet, counts=(732,) * 1000)
+    for name, artifact in reproduce.ARTIFACTS.items():
+        if artifact.measured or name == "similarity":  # of which the paper prints no values
+            continue
+        assert ("do not compare in value: data" in notes(cifar, name)) == (name not in ("table1", "paco"))
+        assert "do not compare in value: data" in notes(photos, name)
+        assert "do not compare in value: data" not in notes(imagenet, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("table1", "350 epochs unless"),
+        ("tau2", "50 epochs unless"),
+        ("convergence", "50 epochs unless"),
+        ("tau2-learnable", "200 epochs unless"),
+        ("tsne", "200 epochs unless"),
+        ("tsne-compare", "supcon 350 epochs, varcon 200 epochs unless"),
+    ],
+)
+def test_runs_train_as_long_as_the_paper_s(imagenet, name, words):
+    assert f"encoder, {words} a row says otherwise" in notes(imagenet, name)
+    artifact = reproduce.ARTIFACTS[name]
+    runs = {entry.ours.runs for entry in artifact.content(imagenet) if entry.ours}
+    found = {imagenet.recipe(one).train.epochs for one in runs if one.method != "ce"}
+    assert found == {int(number) for number in re.findall(r"\d+", words)}
+    mapped = imagenet.recipe(setup.VARCON_200)
+    assert mapped.train.snapshots == (50, 100, 150)
+    assert imagenet.recipe(setup.Runs("varcon")).train.snapshots == ()
+
+
+def test_values_that_the_data_do_not_allow_are_named(imagenet):
+    assert "Left out: N = 1000; the smallest class has 732 training images." in notes(imagenet, "table2")
+    few = replace(imagenet, counts=(500,) * 10)
+    assert "Left out: N = 700, 1000; the smallest class has 500 training images." in notes(few, "table2")
+    assert "Left out: batch 6144; there are 5,000 training images." in notes(few, "batch-size")
+    assert "Left out" not in notes(imagenet, "batch-size")
+
+
+def test_the_notes_say_what_a_folder_takes_at_the_paper_s_scale(imagenet):
+    said = notes(imagenet, "table1")
+    assert "(192.9 GB)" in said  # 1,281,167 images of 3 x 224 x 224 bytes
+    assert "43 GB for every 512 images" in said
+    assert "batches of 512 unless a row says otherwise, where the paper has 4096" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -143,7 +206,7 @@ def test_a_run_that_fails_is_listed_and_the_rest_goes_on(made, quick, tmp_path, 
         (["knn", "--scale", "smal"], "there is no scale 'smal'; did you mean 'small'?"),
         (["knn", "--scale", "small"], "--scale small needs data: give --data cifar100=FOLDER"),
         (["knn", "--data", "nowhere"], "there is no such file or folder"),
-        (["knn", "--data", "cifar100=nowhere"], "download cifar-100-python.tar.gz"),
+        (["knn", "--data", "cifar100=nowhere"], "varcon download cifar100"),
         (["knn", "--seeds", "a"], "--seeds is 'a'"),
         (["knn", "--devices", "cpu,gpu"], "there is no device 'gpu'"),
         (["table4", "--target", "flowers"], "'flowers' names no path"),

@@ -56,6 +56,36 @@ def test_paper_trains_as_the_paper_s_recipe(smoke):
     assert recipe.train.snapshots == (50, 100, 150)  # and 200, which is the encoder
 
 
+def test_a_folder_s_batch_fits_one_gpu_and_the_rate_follows_it(imagenet):
+    """The paper's GPUs hold 512 images each; the rate is given for 256."""
+    train = imagenet.recipe(Runs("varcon")).train
+    assert (train.batch_size, train.learning_rate, train.epochs) == (512, 0.4, 350)
+
+
+@pytest.mark.parametrize("method", ["paco", "gpaco", "varcon-paco", "varcon-gpaco"])
+def test_paco_trains_on_a_folder_as_its_authors_on_imagenet(imagenet, method):
+    """By the published table: alpha 0.05, tau 0.2, a queue of 8192, SGD of 0.04 for 256 images, 1e-4."""
+    recipe = imagenet.recipe(Runs(method))
+    own, train = recipe.method, recipe.train
+    assert (own.alpha, own.temperature, own.queue) == (0.05, 0.2, 8192)
+    assert (train.optimizer, train.learning_rate, train.weight_decay) == ("sgd", 0.04, 1e-4)
+
+
+def test_cross_entropy_on_a_folder_crops_and_flips_and_no_more(imagenet):
+    recipe = imagenet.recipe(Runs("ce"))
+    augment, train = recipe.augment, recipe.train
+    assert (augment.policy, augment.views, augment.crop_area, augment.flip) == ("sim", 1, (0.08, 1.0), 0.5)
+    assert (augment.jitter_probability, augment.grey, augment.blur) == (0, 0, 0)
+    assert (train.optimizer, train.learning_rate, train.weight_decay) == ("sgd", 0.1, 1e-4)
+
+
+def test_other_methods_on_a_folder_have_their_published_sizes(imagenet):
+    found = {name: imagenet.recipe(Runs(name)) for name in ("moco", "barlow", "vicreg", "supcon")}
+    assert found["moco"].method.queue == 65536
+    assert found["barlow"].method.dimensions == found["vicreg"].method.dimensions == 8192
+    assert {recipe.train.optimizer for recipe in found.values()} == {"lars"}
+
+
 def test_equal_runs_have_one_label_and_others_another(smoke):
     plain = smoke.label(Runs("varcon"))
     assert plain == "varcon"
@@ -87,11 +117,18 @@ def test_seeds_differ_in_nothing_else(smoke):
 
 
 def test_data_show_what_they_are(tmp_path):
-    for folder in ("mine/train", "mine/val", "cifar/cifar-100-python", "other"):
+    for folder in (
+        "mine/train",
+        "mine/val",
+        "theirs/Training",
+        "theirs/Testing",
+        "cifar/cifar-100-python",
+        "other",
+    ):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "few.npz").write_bytes(b"")
-    found = {name: parse_data(str(tmp_path / name)).name for name in ("mine", "cifar", "few.npz")}
-    assert found == {"mine": "folder", "cifar": "cifar100", "few.npz": "npz"}
+    found = {name: parse_data(str(tmp_path / name)).name for name in ("mine", "theirs", "cifar", "few.npz")}
+    assert found == {"mine": "folder", "theirs": "folder", "cifar": "cifar100", "few.npz": "npz"}
     assert parse_data("cifar10=somewhere") == replace(SCALES["small"].data, name="cifar10", path="somewhere")
     assert parse_data("digits").name == "digits"
     for text, words in (

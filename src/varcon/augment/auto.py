@@ -1,9 +1,12 @@
 """AutoAugment and RandAugment: each image has its own few operations, drawn from a policy.
 
 The geometric ones are composed with the crop and the mirror into one affine map, so that an image is
-resampled once; the others change its tones afterwards, in their order. The authors' programs resample after
-each operation, and let tones come before geometry where a policy says so: what differs is the blur of
-repeated resampling and the levels of the grey that fills what lies outside.
+resampled once; what leaves it on the way is grey in the end, although a later operation may bring its place
+back. The others change its tones afterwards, in their order. The authors' programs resample after each
+operation, and let tones come before geometry where a policy says so. What differs is the blur of repeated
+resampling and, of a tone that comes first, that here it meets the grey which fills what lies outside:
+the grey's level changes with the others, and equalize, autocontrast and contrast count it in the histogram
+and the mean that they go by.
 """
 
 from __future__ import annotations
@@ -158,12 +161,15 @@ def change_tones(images: Tensor, chosen: Chosen) -> Tensor:
 
 
 def affine(chosen: Chosen, size: tuple[int, int]) -> Tensor:
-    """Where a pixel of the changed image comes from, in pixels from the centre, [N, 2, 3]."""
+    """Where a pixel of the changed image was before its last operation, its last two, and so on to all K of
+    them, in pixels from the centre, [K, N, 2, 3]."""
     height, width = size
     total = torch.eye(3, device=chosen.strengths.device)
-    for operation, strength in zip(*chosen, strict=True):
-        total = total @ _one_affine(operation, strength, height, width)
-    return total[..., :2, :]
+    places = []
+    for operation, strength in zip(chosen.operations.flip(0), chosen.strengths.flip(0), strict=True):
+        total = _one_affine(operation, strength, height, width) @ total
+        places.append(total[..., :2, :])
+    return torch.stack(places)
 
 
 def _one_affine(operation: Tensor, strength: Tensor, height: int, width: int) -> Tensor:
@@ -172,20 +178,26 @@ def _one_affine(operation: Tensor, strength: Tensor, height: int, width: int) ->
 
     angle = only("rotate")
     zero, one = torch.zeros_like(strength), torch.ones_like(strength)
-    x = torch.stack([angle.cos(), -angle.sin() + only("shear_x"), only("translate_x") * width], -1)
-    y = torch.stack([angle.sin() + only("shear_y"), angle.cos(), only("translate_y") * height], -1)
+    # The published shear leaves the first row or column where it is, not the middle one.
+    right = only("translate_x") * width + only("shear_x") * (height / 2)
+    down = only("translate_y") * height + only("shear_y") * (width / 2)
+    x = torch.stack([angle.cos(), -angle.sin() + only("shear_x"), right], -1)
+    y = torch.stack([angle.sin() + only("shear_y"), angle.cos(), down], -1)
     return torch.stack([x, y, torch.stack([zero, zero, one], -1)], -2)
 
 
-def warp(images: Tensor, boxes: ops.Boxes, flip: Tensor, change: Tensor) -> Tensor:
-    """Bilinear, once: from the result through `change` and the mirror into the crop, and so the image."""
+def warp(images: Tensor, boxes: ops.Boxes, flip: Tensor, changes: Tensor) -> Tensor:
+    """Bilinear, once: from the result through `changes`, as `affine` has them, and the mirror into the crop,
+    and so the image. A pixel that lay outside before any of the operations is grey."""
     height, width = images.shape[2:]
     down = torch.arange(height, device=images.device) - (height - 1) / 2
     right = torch.arange(width, device=images.device) - (width - 1) / 2
     y, x = torch.meshgrid(down, right, indexing="ij")
     place = torch.stack([x, y, torch.ones_like(x)]).flatten(1)  # [3, H W]
-    x, y = (change @ place).unbind(1)  # [N, H W] each, in the crop as if it filled the image
-    inside = (x.abs() <= width / 2) & (y.abs() <= height / 2)
+    inside = torch.ones((), dtype=torch.bool, device=images.device)
+    for change in changes:
+        x, y = (change @ place).unbind(1)  # [N, H W] each, in the end in the crop as if it filled the image
+        inside = inside & (x.abs() <= width / 2) & (y.abs() <= height / 2)
     x = torch.where(flip[:, None], -x, x)
     # In grid_sample's coordinates the image's edges are -1 and 1.
     left, across = boxes.left[:, None], boxes.width[:, None]

@@ -47,6 +47,8 @@ def draw_views(
     if (images.ndim == 2) != (settings.policy == "vectors"):
         kind, cure = ("vectors", "choose 'vectors'") if images.ndim == 2 else ("images", "choose another")
         raise InputError(f"augment.policy is {settings.policy!r} and the data are {kind}; {cure}.")
+    if not len(images if indices is None else indices):
+        raise InputError("the batch is empty; give at least one sample.")
     # Under the training step's autocast the matrix products would run in half precision.
     with torch.autocast(images.device.type, enabled=False):
         to = Normalisation(mean, std, dtype)
@@ -146,12 +148,14 @@ def operated(
     generator: torch.Generator,
 ) -> list[Tensor]:
     """Crop and mirror, then the operations of AutoAugment or RandAugment; stacked, sim's jitter before them
-    and its grey after."""
+    and its grey and blur after."""
     batch = _batch(images, indices)
     many = batch.repeat(settings.views, 1, 1, 1)
     size = (images.shape[2], images.shape[3])
     count = settings.rand_operations
     parts = {"crop": 4 * ops.CROP_ATTEMPTS, "flip": 1, "auto": 5, "rand": 2 * count, "colour": 6, "cutout": 2}
+    if settings.blur:
+        parts["blur"] = 2
     drawn = torch.rand(sum(parts.values()) * len(many), device=generator.device, generator=generator)
     lengths = [rows * len(many) for rows in parts.values()]
     uniforms = {
@@ -169,7 +173,11 @@ def operated(
         pixels = _unit_range(view)
         matrix = ops.colour_matrix(ops.mean_grey(pixels), *colours)
         view = ops.apply_colour(pixels, matrix).mul_(255).round_().to(torch.uint8)
-    pixels = _unit_range(auto.change_tones(view, chosen))
+    view = auto.change_tones(view, chosen)
+    if settings.blur:  # before grey, which is a sum of channels: the order makes no difference
+        pixels = ops.resample(view, *blur_matrices(draw_sigma(uniforms["blur"], settings), size))
+    else:
+        pixels = _unit_range(view)
     if stacked:
         saturation = torch.where(uniforms["colour"][5] < settings.grey, 0.0, 1.0)
         one = torch.ones_like(saturation)
@@ -227,10 +235,7 @@ def draw_sim(uniforms: Tensor, size: tuple[int, int], settings: AugmentSettings)
     boxes = ops.resized_crop_boxes(for_crops, size, settings.crop_area, CROP_RATIO)
     others = uniforms[for_crops.numel() :].view(-1, n)
     brightness, contrast, saturation, hue = draw_jitter(others[1:6], settings)
-    sigma = None
-    if settings.blur > 0:
-        spread = ops.between(others[8:], BLUR_SIGMA[:1], BLUR_SIGMA[1:])[0]
-        sigma = torch.where(others[7] < settings.blur, spread, 0.0)
+    sigma = draw_sigma(others[7:], settings) if settings.blur > 0 else None
     flip, grey = others[0] < settings.flip, others[6] < settings.grey
     return SimDraw(boxes, flip, brightness, contrast, saturation, hue, grey, sigma)
 
@@ -242,6 +247,12 @@ def draw_jitter(uniforms: Tensor, settings: AugmentSettings) -> Tensor:
         ops.between(uniforms[1:], *jitter_ranges(settings)),
         ops.constant((1, 1, 1, 0), uniforms.device)[:, None],
     )
+
+
+def draw_sigma(uniforms: Tensor, settings: AugmentSettings) -> Tensor:
+    """Of each image's blur, 0 where it stays sharp, [N], from `uniforms` [2, N]."""
+    spread = ops.between(uniforms[1:], BLUR_SIGMA[:1], BLUR_SIGMA[1:])[0]
+    return torch.where(uniforms[0] < settings.blur, spread, 0.0)
 
 
 def jitter_ranges(settings: AugmentSettings) -> tuple[list[float], list[float]]:
@@ -286,17 +297,24 @@ def apply_sim(images: Tensor, draw: SimDraw, size: tuple[int, int]) -> Tensor:
     rows = ops.resize_matrix(draw.boxes.top, draw.boxes.height, height, out_height, upright)
     columns = ops.resize_matrix(draw.boxes.left, draw.boxes.width, width, out_width, draw.flip)
     if draw.sigma is not None:
-        rows = ops.blur_matrix(draw.sigma, out_height, blur_radius(out_height)) @ rows
-        columns = ops.blur_matrix(draw.sigma, out_width, blur_radius(out_width)) @ columns
+        down, across = blur_matrices(draw.sigma, size)
+        rows, columns = down @ rows, across @ columns
     view = ops.resample(images, rows, columns)
     saturation = torch.where(draw.grey, 0.0, draw.saturation)  # grey after jitter is jitter without chroma
     matrix = ops.colour_matrix(ops.mean_grey(view), draw.brightness, draw.contrast, saturation, draw.hue)
     return ops.apply_colour(view, matrix)
 
 
+def blur_matrices(sigma: Tensor, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """For the rows and for the columns of images of `size`."""
+    height, width = size
+    rows = ops.blur_matrix(sigma, height, blur_radius(height))
+    return rows, ops.blur_matrix(sigma, width, blur_radius(width))
+
+
 def blur_radius(size: int) -> int:
-    """Half of SimCLR's kernel, which is about a tenth of the image's side."""
-    return max(1, size // 20)
+    """Half of SimCLR's kernel, which is about a tenth of the image's side; one pixel has no neighbour."""
+    return min(size - 1, max(1, size // 20))
 
 
 def _check(images: Tensor) -> None:

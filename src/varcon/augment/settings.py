@@ -9,27 +9,32 @@ from varcon.augment import auto
 from varcon.core import InputError
 
 Policy = Literal["none", "crop-flip", "sim", "auto", "rand", "stacked-rand", "vectors"]
+BLURRED = ("sim", "stacked-rand")  # the policies that can blur an image
+CUT_OUT = ("auto", "rand", "stacked-rand")  # those that can hide a square of it
 
 
 @dataclass(frozen=True)
 class AugmentSettings:
     policy: Policy = "sim"
     """sim is SimCLR's; crop-flip suits cross-entropy; auto and rand are AutoAugment and RandAugment,
-    stacked-rand is RandAugment together with sim's colours; vectors is for data that are not images"""
+    stacked-rand is RandAugment with sim's colours and blur; vectors is for data that are not images"""
     views: int = 2  # differently augmented copies of each image in a batch
     crop_area: tuple[float, float] = (0.2, 1.0)
-    """least and greatest share of the image kept (all but crop-flip); (1, 1): a shift instead"""
-    flip: float = 0.5  # probability of a mirror image; 0 for digits and text
+    """least and greatest share of the image kept (sim, auto, rand, stacked-rand);
+    (1, 1): a shift instead (auto, rand, stacked-rand)"""
+    flip: float = 0.5  # probability of a mirror image; 0 for digits and text (all but none, vectors)
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
-    """strength of brightness, contrast, saturation and hue jitter (sim)"""
-    jitter_probability: float = 0.8  # probability of jittering an image's colours (sim)
-    grey: float = 0.2  # probability of a grey image (sim)
-    blur: float = 0.0  # probability of a blurred image; 0.5 for ImageNet (sim)
-    shift: int = 4  # greatest shift in pixels, edges reflected (crop-flip; others that do not crop)
+    """strength of brightness, contrast, saturation and hue jitter (sim, stacked-rand)"""
+    jitter_probability: float = 0.8  # probability of jittering an image's colours (sim, stacked-rand)
+    grey: float = 0.2  # probability of a grey image (sim, stacked-rand)
+    blur: float = 0.0  # probability of a blurred image; 0.5 for ImageNet (sim, stacked-rand)
+    shift: int = 4
+    """greatest shift in pixels, edges reflected
+    (crop-flip; auto, rand, stacked-rand where crop_area is (1, 1))"""
     auto: Literal["cifar10", "imagenet"] = "cifar10"  # whose policy (auto)
-    rand_operations: int = 2  # for each image (rand)
-    rand_magnitude: float = 0.3  # of the strongest (rand)
-    cutout: int = 0  # side in pixels of a square that is hidden (auto, rand)
+    rand_operations: int = 2  # for each image (rand, stacked-rand)
+    rand_magnitude: float = 0.3  # of the strongest (rand, stacked-rand)
+    cutout: int = 0  # side in pixels of a square that is hidden (auto, rand, stacked-rand)
     swap: float = 0.2  # probability that a feature takes another sample's value (vectors)
     small_views: int = 0  # further views of less of the image and fewer pixels (sim; SwAV's multi-crop)
     small_size: int = 16  # their side in pixels
@@ -55,6 +60,13 @@ class AugmentSettings:
             )
         if self.small_views and self.policy != "sim":
             raise InputError(f"augment.small_views need the policy 'sim', not {self.policy!r}.")
+        for name, acts_in in (("blur", BLURRED), ("cutout", CUT_OUT)):
+            if getattr(self, name) > 0 and self.policy not in acts_in:
+                *others, last = map(repr, acts_in)
+                raise InputError(
+                    f"augment.{name} needs the policy {', '.join(others)} or {last}, "
+                    f"not {self.policy!r}; set it to 0."
+                )
         for name in ("flip", "jitter_probability", "grey", "blur", "swap"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(

@@ -79,7 +79,8 @@ def _stretched(level: Tensor, counts: Tensor) -> Tensor:
     present = counts > 0
     low = present.int().argmax(2, keepdim=True)
     high = 255 - present.flip(2).int().argmax(2, keepdim=True)
-    scale = 255.0 / (high - low).clamp(min=1).double()
+    span = (high - low).clamp(min=1).double()
+    scale = torch.full_like(span, 255.0) / span  # torch's number / tensor multiplies by a rounded reciprocal
     # As Pillow rounds: the offset is a product of its own.
     stretched = (level * scale + (-low * scale)).clamp(0, 255).long()
     return torch.where(high > low, stretched, level)

@@ -10,7 +10,8 @@ from varcon.core import Data, InputError, OnProgress
 from varcon.data.arrays import load_digits, load_npz
 from varcon.data.cifar import load_cifar10, load_cifar100
 from varcon.data.folder import load_folder
-from varcon.data.subset import few_per_class, hold_out
+from varcon.data.subset import few_per_class, set_apart
+from varcon.limits import declared
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,9 @@ class DataSettings:
     per_class_seed: int = 0  # of one seed, the images of a smaller per_class are among those of a larger
     held_out: float = 0.0
     """share of the training images that stand in for the test images, to choose settings by; 0: none"""
+
+    def __post_init__(self) -> None:
+        declared(self, of="data")
 
 
 # Each takes (path, image_size, progress).
@@ -35,8 +39,6 @@ DATASETS: dict[str, Callable[[str, int, OnProgress | None], Data]] = {
 
 
 def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
-    if settings.name not in DATASETS:
-        raise InputError(f"there is no data set {settings.name!r}; choose one of {', '.join(DATASETS)}")
     if settings.image_size < 0:
         raise InputError(f"data.image_size is {settings.image_size}: use 0 for the data's own size")
     if settings.per_class < 0:
@@ -49,10 +51,18 @@ def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
 
 
 def part(data: Data, settings: DataSettings) -> Data:
-    """What is left of all images when some are held out, or few of each class are wanted."""
+    """What is left of all images when some are held out, or few of each class are wanted.
+
+    The memory of `data` is used anew.
+    """
     if settings.held_out:
-        kept, held = hold_out(data.train.labels, settings.held_out, seed=0)
-        data = replace(data, train=data.train.part(kept), test=data.train.part(held))
+        train, test = set_apart(data.train, settings.held_out, seed=0)
+        if not len(test):
+            raise InputError(
+                f"data.held_out is {settings.held_out} and there is one training image of each class, which "
+                "training needs: add images, or set it to 0"
+            )
+        data = replace(data, train=train, test=test)
     if not settings.per_class:
         return data
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import shlex
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +18,7 @@ PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
 def load_cifar10(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
-    folder = find_folder(path, "cifar-10-batches-py", "batches.meta", "cifar-10-python.tar.gz")
+    folder = find_folder(path, "cifar-10-batches-py", "batches.meta", "cifar10")
     classes = read_classes(folder / "batches.meta", "label_names", 10)
     train = read_split([folder / f"data_batch_{i}" for i in range(1, 6)], "labels", len(classes))
     test = read_split([folder / "test_batch"], "labels", len(classes))
@@ -26,7 +27,7 @@ def load_cifar10(path: str, image_size: int = 0, progress: OnProgress | None = N
 
 
 def load_cifar100(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
-    folder = find_folder(path, "cifar-100-python", "meta", "cifar-100-python.tar.gz")
+    folder = find_folder(path, "cifar-100-python", "meta", "cifar100")
     classes = read_classes(folder / "meta", "fine_label_names", 100)
     train = read_split([folder / "train"], "fine_labels", len(classes))
     test = read_split([folder / "test"], "fine_labels", len(classes))
@@ -34,14 +35,14 @@ def load_cifar100(path: str, image_size: int = 0, progress: OnProgress | None = 
     return assemble(train, test, classes, image_size, str(folder), mean_and_std)
 
 
-def find_folder(path: str, name: str, meta: str, archive: str) -> Path:
+def find_folder(path: str, name: str, meta: str, data_set: str) -> Path:
     parent = given_path(path, f"the folder {name}, or the one that holds it")
     for folder in (parent / name, parent):
         if (folder / meta).is_file():
             return folder
     raise InputError(
         f"there is neither {parent / name / meta} nor {parent / meta}: "
-        f"download {archive} from {PAGE} and unpack it in {parent}"
+        f"fetch it with `{fetching(data_set, parent)}`, or unpack the archive of {PAGE} there"
     )
 
 
@@ -83,9 +84,7 @@ def read_record(file: Path) -> dict[str, Any]:
         with file.open("rb") as stream:
             record = PlainUnpickler(stream, file).load()
     except OSError as error:
-        raise InputError(
-            f"{file} cannot be opened ({error.strerror}): download the data again from {PAGE}"
-        ) from error
+        raise InputError(f"{file} cannot be opened ({error.strerror}): {anew(file)}") from error
     except InputError:
         raise
     except Exception as error:  # pickle raises a dozen kinds of errors on damaged files
@@ -101,9 +100,17 @@ def read_record(file: Path) -> dict[str, Any]:
     }
 
 
+def fetching(data_set: str, to: Path) -> str:
+    return shlex.join(["varcon", "download", data_set, "--to", str(to)])
+
+
+def anew(file: Path) -> str:
+    command = fetching("cifar10" if "batch" in file.name else "cifar100", file.parent.parent)
+    return f"remove {file.parent} and fetch it again with `{command}`, or from {PAGE}"
+
+
 def damaged(file: Path, what: str) -> InputError:
-    cure = f"download it again from the official page {PAGE}"
-    return InputError(f"{file} {what}; it is not a CIFAR file and was not loaded: {cure}")
+    return InputError(f"{file} {what}; it is not a CIFAR file and was not loaded: {anew(file)}")
 
 
 class PlainUnpickler(pickle.Unpickler):

@@ -29,32 +29,32 @@ Result = TypeVar("Result")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 # Named, because Pillow would otherwise hand a disguised file to any reader it has, Ghostscript included.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
-TEST_NAMES = ("test", "val", "valid", "validation")
+# In any case of letters; of several test folders the first of these is read.
+TRAIN_NAMES = ("train", "training", "train_set", "training_set")
+TEST_NAMES = ("test", "testing", "test_set", "val", "valid", "validation")
 LAYOUT = "the layout is train/<class>/*.jpg and test/<class>/*.jpg"
 HELD_OUT = 0.2  # share of each class that stands in for test images where there are none
 LARGEST_DEFAULT = 224
 CHUNK = 16  # images per task: few enough to stop soon after an error
 MOST_NAMED = 20  # of the files that cannot be read
+FEW_NAMED = 3  # of folders
 
 
 def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
     root = given_path(path, f"a folder of images; {LAYOUT}")
     found = find_images(root)
-    train_files = found.train_files
-    files = train_files + found.test_files
+    measured = found.train_files
+    found = with_held_out(found, root)  # before decoding: a part of decoded images would be a second copy
+    files = found.train_files + found.test_files
     with warnings.catch_warnings():
         # Pillow warns of odd but readable files. Set here, not in the threads: the filters are global.
         warnings.simplefilter("ignore")
-        size = image_size or usual_size(train_files, progress)
+        size = image_size or usual_size(measured, progress)
         require_memory(len(files), size)
         images = decode(files, size, progress)
-    train = Split(images[: len(train_files)], torch.tensor(found.train_labels))
-    test = Split(images[len(train_files) :], torch.tensor(found.test_labels))
-    if share := held_out_share(found):
-        kept, held = hold_out(train.labels, share, seed=0)
-        if not len(held):
-            raise InputError(f"{root} has one image of each class, and none to judge by: add some")
-        train, test = train.part(kept), train.part(held)
+    count = len(found.train_files)
+    train = Split(images[:count], torch.tensor(found.train_labels))
+    test = Split(images[count:], torch.tensor(found.test_labels))
     return assemble(train, test, found.classes, size, str(root))
 
 
@@ -71,6 +71,14 @@ def find_images(root: Path) -> Found:
     classes = [folder.name for folder in class_folders(train_folder)]
     if not classes:
         raise InputError(f"{train_folder} has no folder per class: {LAYOUT}")
+    if train_folder == root:
+        refuse_unknown_splits(root)
+    if test_folder and not class_folders(test_folder) and holds_images(test_folder):
+        name = test_folder.name
+        raise InputError(
+            f"{test_folder} holds images and no folder per class: sort them into {name}/<class>/, or move "
+            f"{name} out of {root}; some training images are then held out in its place"
+        )
     tests: tuple[list[Path], list[int]] = list_images(test_folder, classes) if test_folder else ([], [])
     return Found(classes, *list_images(train_folder, classes), *tests)
 
@@ -79,15 +87,57 @@ def held_out_share(found: Found) -> float:
     return 0.0 if found.test_files else HELD_OUT
 
 
+def with_held_out(found: Found, root: Path) -> Found:
+    """Some of the training files in the place of test files, where there are none."""
+    share = held_out_share(found)
+    if not share:
+        return found
+    kept, held = (places.tolist() for places in hold_out(torch.tensor(found.train_labels), share, seed=0))
+    if not held:
+        raise InputError(f"{root} has one image of each class, and none to judge by: add some")
+    files, labels = found.train_files, found.train_labels
+    return Found(
+        found.classes,
+        [files[i] for i in kept],
+        [labels[i] for i in kept],
+        [files[i] for i in held],
+        [labels[i] for i in held],
+    )
+
+
 def find_splits(root: Path) -> tuple[Path, Path | None]:
     if not root.is_dir():
         raise InputError(f"there is no folder {root}: correct data.path, and unpack the images if need be")
-    tests = [root / name for name in TEST_NAMES if (root / name).is_dir()]
-    if (root / "train").is_dir():
-        return root / "train", tests[0] if tests else None
+    folders = class_folders(root)
+    trains, tests = (
+        [folder for name in names for folder in folders if folder.name.lower() == name]
+        for names in (TRAIN_NAMES, TEST_NAMES)
+    )
+    if len(trains) > 1:
+        several = listed(sorted(folder.name for folder in trains), FEW_NAMED)
+        raise InputError(
+            f"{root} has the folders {several}: keep the one to train on and move the others away"
+        )
+    if trains:
+        return trains[0], tests[0] if tests else None
     if tests:
         raise InputError(f"{root} has a folder {tests[0].name} and no folder train: {LAYOUT}")
     return root, None
+
+
+def refuse_unknown_splits(root: Path) -> None:
+    """Folders that all hold the same folders, and no image beside them, are hardly classes."""
+    folders = class_folders(root)
+    if len(folders) < 2 or any(holds_images(folder) for folder in folders):
+        return
+    inside = {tuple(entry.name for entry in class_folders(folder)) for folder in folders}
+    names = inside.pop()
+    if names and not inside:
+        raise InputError(
+            f"{root}: its folders {listed([folder.name for folder in folders], FEW_NAMED)} hold no image of "
+            f"their own, but each the same folders, {listed(list(names), FEW_NAMED)}: name two of them train "
+            "and test, or, if they are the classes, move them into a folder train"
+        )
 
 
 def class_folders(split: Path) -> list[Path]:
@@ -112,6 +162,10 @@ def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]
 def hidden(entry: Path, folder: Path) -> bool:
     """Whether it lies in a hidden folder within this one, where programs keep small copies."""
     return any(part.startswith(".") for part in entry.relative_to(folder).parts)
+
+
+def holds_images(folder: Path) -> bool:
+    return any(is_image(entry) for entry in folder.iterdir())
 
 
 def is_image(entry: Path) -> bool:
@@ -160,10 +214,14 @@ def with_images(
     if not broken:
         return results  # type: ignore[return-value]  # None only where one is broken
     (_, first), *rest = sorted(broken, key=lambda entry: entry[0])
-    names = [str(files[i]) for i, _ in rest[:MOST_NAMED]]
-    names += [f"{len(rest) - len(names)} more"] if len(rest) > len(names) else []
-    also = " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    also = listed([str(files[i]) for i, _ in rest], MOST_NAMED)
     raise InputError(f"{first}, and also {also}" if rest else str(first)) from first
+
+
+def listed(names: list[str], most: int) -> str:
+    """In words, and counted beyond so many."""
+    shown = names[:most] + ([f"{len(names) - most} more"] if len(names) > most else [])
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
 def in_order(

@@ -1,4 +1,4 @@
-"""Parts of a split, drawn class by class."""
+"""Parts of a split, drawn at random or class by class."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import torch
 from torch import Tensor
 
 from varcon.core import InputError, Split
+
+MOVED_AT_ONCE = 256  # images
+
+
+def choose(count: int, most: int, seed: int) -> Tensor:
+    """The positions, ascending, of a random part of `count` images."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:most].sort().values
 
 
 def few_per_class(split: Split, per_class: int, seed: int) -> Split:
@@ -36,6 +43,21 @@ def hold_out(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     given = (counts * share).round().long().clamp_min(1).minimum((counts - 1).clamp_min(0))
     held = rank_in_class(labels, seed) < given[labels]
     return (~held).nonzero().flatten(), held.nonzero().flatten()
+
+
+def set_apart(split: Split, share: float, seed: int) -> tuple[Split, Split]:
+    """The images kept and those held out, as `hold_out` draws them.
+
+    The split's own images change places, so that all of them need not be in memory twice; it is of no use
+    afterwards.
+    """
+    kept, held = hold_out(split.labels, share, seed)
+    images, given = split.images, split.images[held]
+    for start in range(0, len(kept), MOVED_AT_ONCE):  # towards the front: what is still to move stays whole
+        places = kept[start : start + MOVED_AT_ONCE]
+        images[start : start + len(places)] = images[places]
+    images[len(kept) :] = given
+    return Split(images[: len(kept)], split.labels[kept]), Split(images[len(kept) :], split.labels[held])
 
 
 def rank_in_class(labels: Tensor, seed: int) -> Tensor:

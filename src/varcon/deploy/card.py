@@ -122,12 +122,16 @@ encoder.eval()
 """
 
 
+# A rank is not in percent; what is fine-tuned is another encoder, and its test images may be of other data.
+NOT_OF_THE_MODEL = ("rank", "finetune")
+
+
 def scores_of(run: Path) -> dict[str, float]:
-    """Those in percent that `varcon evaluate` has left, under their titles in tables."""
+    """Those in percent, of the run's test images, that `varcon evaluate` has left, by title."""
     scores: dict[str, float] = {}
     for title, (name, score) in runs.COLUMNS.items():
         path = run / "findings" / f"{name}.json"
-        if title not in runs.FRACTIONS and name != "rank" and path.exists():
+        if title not in runs.FRACTIONS and name not in NOT_OF_THE_MODEL and path.exists():
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
             scores |= {title: found[score]} if score in found else {}
     return scores

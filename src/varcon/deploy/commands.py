@@ -14,7 +14,7 @@ from rich.console import Console
 from varcon.arguments import parse
 from varcon.core import InputError, OnProgress, RunError
 from varcon.deploy.outputs import check_place, check_target, writer
-from varcon.terminal import Bar
+from varcon.terminal import Bar, plain_console
 
 if TYPE_CHECKING:  # what the other commands do not wait for
     from varcon.deploy.model import Model, Prediction
@@ -29,7 +29,8 @@ class Predict:
     """Tell the classes of images: one line each, with the nearest training images.
 
     An image is marked as unlike anything seen if it fits the training images worse than 99 % of the test
-    images do. The first time a run is used its data are encoded, where varcon evaluate has not done so.
+    images do; of fewer than 100 test images the worst is marked. The first time a run is used its data are
+    encoded, where varcon evaluate has not done so.
     """
 
     run: Run
@@ -105,7 +106,7 @@ class Export:
     to: str = "safetensors"
     """safetensors, onnx, pt2 or hub"""
     out: Annotated[Path | None, Out] = None
-    """a new folder; by default the format's name in the run's folder export"""
+    """a new or empty folder; by default the format's name in the run's folder export"""
     data_path: DataPath = None
     """where the run's data lie now, if they have moved since training"""
 
@@ -147,8 +148,10 @@ def embed(arguments: list[str], console: Console) -> None:
     from varcon.deploy.images import read_blocks
     from varcon.deploy.vectors import WRITERS
 
-    files = some_images([str(chosen.folder)], "embed")
     out, root = chosen.out.expanduser(), chosen.folder.expanduser()
+    if not root.exists():  # a pattern would have no folder from which its files' paths are told
+        raise InputError(f"there is no folder {chosen.folder}; embed takes one folder of images, no pattern")
+    files = some_images([str(root)], "embed")
     check_place(out, WRITERS)
     broken = done = 0
     with beside(console, "embedding") as aside:
@@ -161,9 +164,7 @@ def embed(arguments: list[str], console: Console) -> None:
                 broken += aside.warn(block.broken.values())
                 done += len(block.files) + len(block.broken)
                 aside.progress(done, len(files), "embedding")
-    console.print(
-        f"{done - broken:,} vectors of {model.features} numbers: {out}", markup=False, soft_wrap=True
-    )
+    console.print(f"{done - broken:,} vectors of {model.features} numbers: {out}", soft_wrap=True)
     count_broken(broken, len(files))
 
 
@@ -240,7 +241,7 @@ class Beside(NamedTuple):
 @contextmanager
 def beside(console: Console, title: str) -> Iterator[Beside]:
     """In a terminal, with the results; where those go elsewhere, on standard error."""
-    aside = console if console.is_terminal else Console(stderr=True, quiet=console.quiet)
+    aside = console if console.is_terminal else plain_console(stderr=True, quiet=console.quiet)
     with Bar(aside, title) as bar:
         yield Beside(bar.progress, aside)
 

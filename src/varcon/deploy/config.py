@@ -27,7 +27,7 @@ RULES = {
     "cosine": "of an image's features with each row of centroids.npy, in the order of classes",
     "probability": "softmax(cosine / temperature)",
     "likelihood": "log(mean(exp(cosine / likelihood_temperature)))",
-    "unlike_anything_seen": "likelihood < threshold, as it was of 1 % of the test images",
+    "unlike_anything_seen": "likelihood < threshold, as of 1 % of the test images, or of 1 of fewer than 100",
 }
 
 

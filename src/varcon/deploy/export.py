@@ -14,13 +14,14 @@ from torch import nn
 
 from varcon.core import InputError, OnProgress, RunError
 from varcon.deploy.card import card
-from varcon.deploy.config import Config
+from varcon.deploy.config import CONFIG, Config
 from varcon.deploy.model import READERS, encoder_of, load
 from varcon.engine.checkpoint import save_weights
 from varcon.files import write_text
 from varcon.recipe import did_you_mean
 
 HERE = Path(__file__).parent
+UNFINISHED = ".unfinished"
 AGREEMENT = 1e-4  # of a program's features with the encoder's, relative to the largest
 
 
@@ -40,14 +41,16 @@ def export(
         hint = did_you_mean(to, FORMATS) or f"; choose one of {', '.join(FORMATS)}"
         raise InputError(f"there is no format {to!r} to export to{hint}")
     folder = Path(out).expanduser() if out else run / "export" / to
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(file.name != UNFINISHED for file in folder.iterdir())):
         raise InputError(f"{folder} exists and is not empty; put the export elsewhere with -o FOLDER")
     if run.exists() and not (run / "recipe.json").exists():
         raise InputError(
             f"{run} is not a run: it has no recipe.json; name a folder that varcon train has made"
         )
     model = load(run, "cpu", data_path, progress)
-    written = folder.with_name(f".{folder.name}.unfinished")
+    place = folder.resolve()  # of "." too the name is known then
+    there = place.exists()  # and empty: it stays the same folder, which somebody may be in
+    written = place / UNFINISHED if there else place.with_name(f".{place.name}{UNFINISHED}")
     shutil.rmtree(written, ignore_errors=True)  # of an export that was killed
     written.mkdir(parents=True)
     try:
@@ -58,7 +61,11 @@ def export(
             shutil.copyfile(HERE / "use_model.py", written / "use_model.py")
         write_text(written / "README.md", card(run, encoder, model.config, to))
         model.config.write(written)
-        written.replace(folder)
+        if there:
+            for file in sorted(written.iterdir(), key=lambda file: file.name == CONFIG):  # which comes last
+                file.replace(place / file.name)
+        else:
+            written.replace(place)
     finally:
         shutil.rmtree(written, ignore_errors=True)
     return folder
@@ -69,9 +76,7 @@ def to_safetensors(encoder: nn.Module, config: Config, folder: Path) -> None:
 
 
 def to_pt2(encoder: nn.Module, config: Config, folder: Path) -> None:
-    torch.export.save(
-        torch.export.export(encoder, example(config), dynamic_shapes=ANY_BATCH), folder / "model.pt2"
-    )
+    torch.export.save(program_of(encoder, config), folder / "model.pt2")
 
 
 def to_onnx(encoder: nn.Module, config: Config, folder: Path) -> None:
@@ -82,8 +87,8 @@ def to_onnx(encoder: nn.Module, config: Config, folder: Path) -> None:
         raise InputError("exporting to onnx needs onnx and onnxscript: pip install 'varcon[onnx]'") from None
     with quiet():
         torch.onnx.export(
-            encoder,
-            example(config),
+            program_of(encoder, config),
+            (),
             folder / "model.onnx",
             input_names=["images"],
             output_names=["features"],
@@ -100,6 +105,14 @@ FORMATS: dict[str, Callable[[nn.Module, Config, Path], None]] = {
     "hub": to_safetensors,
 }
 ANY_BATCH = ({0: torch.export.Dim("batch")},)
+
+
+def program_of(encoder: nn.Module, config: Config) -> torch.export.ExportedProgram:
+    """Without the lines of code that each operation is from, which it would name by whole paths of files."""
+    program = torch.export.export(encoder, example(config), dynamic_shapes=ANY_BATCH)
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
 
 
 def example(config: Config) -> tuple[torch.Tensor]:

@@ -119,38 +119,48 @@ def to_pixels(one: Any, size: int) -> Tensor:
     return stacked([with_image(Path(one), lambda image: square(image, size))], size)
 
 
-KINDS = "give paths, PIL images, uint8 arrays [H, W], [H, W, 3] or [N, H, W, 3], or tensors [N, 3, H, W]"
+KINDS = (
+    "give paths, PIL images, uint8 arrays [H, W], [H, W, 3] or [N, H, W, 3], or tensors [N, 3, H, W], "
+    "where 1 in place of 3 is grey"
+)
 FIRST, LAST = "[3, H, W] or, of grey ones, [N, 1, H, W]", "[H, W, 3] or, of grey ones, [N, H, W, 1]"
 
 
 def as_stack(images: Any) -> Tensor:
-    """An array, channels last, or a tensor, channels first, of one image or several: [N, 3, H, W]."""
+    """An array, channels last, or a tensor, channels first, of one image or several: [N, 3, H, W].
+
+    Three axes are always one image: as many grey ones, one in RGBA would be taken for its rows.
+    """
     if not isinstance(images, np.ndarray | Tensor):
         raise InputError(f"an image is of type {type(images).__name__}; {KINDS}")
     shape = list(images.shape)
     if images.dtype not in (np.uint8, torch.uint8):
         raise InputError(f"images are {images.dtype} and must be uint8, with values of 0 to 255: cast them")
-    if isinstance(images, Tensor):
-        stack = images.cpu()
-        if stack.ndim == 3 and shape[0] in (1, 3):
-            stack = stack[None]
-        elif stack.ndim == 3 and shape[-1] in (1, 3):  # one image would be taken for many grey ones
-            raise InputError(f"a tensor {shape} seems to have its channels last; give tensors {FIRST}")
-        channels = 1
-    else:
-        stack = torch.from_numpy(np.ascontiguousarray(images))
-        if stack.ndim == 3 and shape[-1] in (1, 3):
-            stack = stack[None]
-        elif stack.ndim == 3 and shape[0] in (1, 3):
-            raise InputError(f"an array {shape} seems to have its channels first; give arrays {LAST}")
-        channels = -1
-    if stack.ndim in (2, 3):  # grey
-        stack = stack.reshape(-1, *shape[-2:]).unsqueeze(channels)
-    if stack.ndim != 4 or stack.shape[channels] not in (1, 3) or 0 in stack.shape[1:]:
-        raise InputError(f"images have the shape {shape}; {KINDS}")
-    if channels == -1:
+    first = isinstance(images, Tensor)
+    stack = images.cpu() if isinstance(images, Tensor) else torch.from_numpy(np.ascontiguousarray(images))
+    if stack.ndim == 2:  # grey
+        stack = stack.unsqueeze(0 if first else -1)
+    if stack.ndim == 3:
+        stack = stack[None]
+    if stack.ndim == 4 and not first:
         stack = stack.permute(0, 3, 1, 2)
+    if stack.ndim != 4 or stack.shape[1] not in (1, 3) or 0 in stack.shape[1:]:
+        raise InputError(why_no_images(shape, first))
     return stack.expand(-1, 3, -1, -1)
+
+
+def why_no_images(shape: list[int], first: bool) -> str:
+    if len(shape) == 3:
+        mine, other = (shape[0], shape[-1]) if first else (shape[-1], shape[0])
+        if other in (1, 3):
+            return (
+                f"a tensor {shape} seems to have its channels last; give tensors {FIRST}"
+                if first
+                else f"an array {shape} seems to have its channels first; give arrays {LAST}"
+            )
+        if mine in (2, 4):
+            return f"an image of the shape {shape} has {mine} channels; convert it to RGB"
+    return f"images have the shape {shape}; {KINDS}"
 
 
 def resized(images: Tensor | Sequence[Image.Image], size: int) -> Tensor:

@@ -30,7 +30,8 @@ from varcon.evaluations.store import FeatureStore
 from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
 from varcon.files import write_json
 from varcon.recipe import Recipe, recipe_to_dict
-from varcon.run import is_trained_on, load_encoder, stored_recipe
+from varcon.run import load_encoder
+from varcon.run_folder import finished_weights, is_trained_on, stored_recipe
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
@@ -44,38 +45,45 @@ class Training:
     vectors: np.ndarray  # [N, F] of length 1, mapped from the disk
     labels: list[int]
     files: list[str] | None  # of data that are a folder, relative to `root`
-    root: str
+    root: str  # absolute: this stays on the machine, and no export has it
 
 
 def of_run(
     folder: Path, data_path: str | Path | None, device: torch.device, progress: OnProgress | None
 ) -> tuple[Config, Training]:
     recipe = stored_recipe(folder)
-    weights = finished(folder)
+    weights = finished_weights(folder)
     kept, digest = folder / FOLDER, file_digest(weights)
-    if not holds(kept, digest):
+    found = held(kept, digest)
+    if found is None:
         learn(folder, recipe, weights, digest, data_path, device, progress)
-    training = Training(map_rows(kept / VECTORS), **json.loads((kept / TRAINING).read_text(encoding="utf-8")))
-    return read_config(kept), dataclasses.replace(training, root=str(data_path or training.root))
+        found = read(kept)
+    config, training = found
+    return config, dataclasses.replace(training, root=absolute(data_path or training.root))
 
 
-def holds(kept: Path, digest: str) -> bool:
-    """Whether all is there, of these weights; what is damaged is made again."""
+def absolute(path: str | Path) -> str:
+    """For the folder in which training was started is not the one in which a run is used."""
+    return str(Path(path).expanduser().resolve())
+
+
+def held(kept: Path, digest: str) -> tuple[Config, Training] | None:
+    """What is kept, if it is whole and of these weights; what is damaged is made again."""
     try:
-        return all((kept / file).exists() for file in (TRAINING, VECTORS)) and (
-            read_config(kept).origin["weights"] == digest
-        )
-    except InputError:
-        return False
+        config, training = read(kept)
+        return (config, training) if config.origin["weights"] == digest else None
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
-def finished(folder: Path) -> Path:
-    weights = folder / "encoder.safetensors"
-    if not weights.exists():
-        raise InputError(
-            f"{folder} has not finished training; go on with: varcon train {folder / 'recipe.json'} --resume"
-        )
-    return weights
+def read(kept: Path) -> tuple[Config, Training]:
+    config = read_config(kept)
+    facts = json.loads((kept / TRAINING).read_text(encoding="utf-8"))
+    training = Training(map_rows(kept / VECTORS), **facts)
+    count = len(training.labels)
+    if training.vectors.shape != (count, config.features) or len(training.files or training.labels) != count:
+        raise ValueError(f"{TRAINING} and {VECTORS} are not of the same images")
+    return config, training
 
 
 def file_digest(path: Path) -> str:
@@ -127,7 +135,11 @@ def learn(
             append(F.normalize(rows, dim=1).cpu().numpy())
     write_json(
         kept / TRAINING,
-        {"labels": data.train.labels.tolist(), "files": training_files(source, data), "root": source.path},
+        {
+            "labels": data.train.labels.tolist(),
+            "files": training_files(source, data),
+            "root": absolute(source.path),
+        },
     )
     config.write(kept)
 
@@ -190,9 +202,10 @@ def training_files(source: DataSettings, data: Data) -> list[str] | None:
 
 
 def origin_of(recipe: Recipe[Any], data: Data, digest: str) -> dict[str, Any]:
-    """The recipe but for the data's place, which tells of a machine and not of the model."""
+    """The recipe but for the places of files, which tell of a machine and not of the model."""
     settings = recipe_to_dict(recipe)
     settings["data"]["path"] = Path(recipe.data.path).name
+    settings["encoder"]["weights"] = Path(recipe.encoder.weights).name
     return {
         "weights": digest,
         "train_images": len(data.train),

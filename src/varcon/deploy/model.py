@@ -129,7 +129,7 @@ class Model:
             if training.files is None:
                 return Neighbour(index, label, cosine, None, f"training image {index} ({label})")
             name = training.files[index]
-            return Neighbour(index, label, cosine, str(Path(training.root).expanduser() / name), name)
+            return Neighbour(index, label, cosine, str(Path(training.root, name)), name)
 
         return [
             [neighbour(int(row), float(cosine)) for row, cosine in zip(rows, cosines, strict=True)]

@@ -49,7 +49,11 @@ def opened(target: str, console: Console) -> Iterator[Writable]:
         yield Through(console)
         return
     path = Path(target).expanduser()
-    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+    with (
+        replacing(path) as temporary,
+        # A file's name need not be UTF-8: its bytes are then written as they are.
+        temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
         yield file
 
 

@@ -24,6 +24,11 @@ ENCODERS: dict[str, Callable[[Any], Encoder]] = {  # of a stem, or of the number
 FOR_VECTORS = ("mlp",)
 
 
+def stem_for(side: int) -> resnet.Stem:
+    """By the pixels of an image's longer side: the small stem keeps the resolution, imagenet's does not."""
+    return "small" if side <= 64 else "imagenet"
+
+
 @dataclass(frozen=True)
 class EncoderSettings:
     name: Literal[

@@ -83,6 +83,8 @@ class ViT(Encoder):
         self.features, self.patch = width, PATCH[stem]
         self.conv_proj = nn.Conv2d(3, width, self.patch, stride=self.patch)
         nn.init.trunc_normal_(self.conv_proj.weight, std=(3 * self.patch**2) ** -0.5)
+        assert self.conv_proj.bias is not None
+        nn.init.zeros_(self.conv_proj.bias)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.encoder = Trunk(GRID[stem], depth, width, heads)
 

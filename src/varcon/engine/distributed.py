@@ -31,6 +31,11 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def will_be_main() -> bool:
+    """The same before torchrun's processes have joined."""
+    return is_main() if active() else os.environ.get("RANK", "0") == "0"
+
+
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of every process's tensor. No gradient flows through it."""
     if active():

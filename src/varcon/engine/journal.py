@@ -70,6 +70,10 @@ class Averages:
         else:
             self._names, self._sums = list(metrics), values
 
+    def total(self, name: str) -> float:
+        """Of a metric since the last row, in this process; waits for the device."""
+        return self._sums[self._names.index(name)].item()
+
     def take(self, images_per_step: int) -> dict[str, float]:
         """The means since the last call over all processes, with the speed; waits for the device."""
         *totals, steps = sum_over_processes(self._sums).tolist()
@@ -79,3 +83,12 @@ class Averages:
         self._sums.zero_()
         self._since = time.perf_counter()
         return row
+
+    def state(self) -> dict[str, Any]:
+        """Of a row that is not complete."""
+        seconds = time.perf_counter() - self._since
+        return {"names": self._names, "sums": self._sums.cpu(), "seconds": seconds}
+
+    def restore(self, state: dict[str, Any], device: torch.device) -> None:
+        self._names, self._sums = state["names"], state["sums"].to(device, copy=True)
+        self._since = time.perf_counter() - state["seconds"]

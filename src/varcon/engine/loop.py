@@ -23,7 +23,7 @@ from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.precision import CastTogether
 from varcon.engine.samples import SampleRecord
-from varcon.engine.state import TrainingState
+from varcon.engine.state import TrainingState, keep_recipe
 from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions, why_no_graph
 from varcon.engine.track import check_tracker, tracking
 from varcon.layers import check_queues
@@ -43,7 +43,8 @@ def fit(
     resume: bool,
     watch: Watcher,
 ) -> None:
-    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date.
+    """Trains `method` in place and keeps `folder`'s last.ckpt, metrics.jsonl and snapshots up to date, also
+    its recipe.json where a run is resumed.
 
     Without a folder it writes nothing, and a signal to stop acts as usual.
     """
@@ -62,7 +63,7 @@ def fit(
         "training images": len(split),
         "classes": len(data.classes),
     }
-    record = SampleRecord(len(split), device)
+    record, averages = SampleRecord(len(split), device), Averages()
     average = WeightAverage(method, settings.average) if settings.average else None
     encoder = average.kept["encoder"] if average else method.encoder  # what is kept
     state = TrainingState(
@@ -74,22 +75,24 @@ def fit(
         scaler,
         generator,
         record,
+        averages,
         average,
     )
+    kept = folder if distributed.is_main() else None
     if resume:
         state.load()
+        if kept:
+            keep_recipe(kept, recipe)
     model: Callable[[Batch], StepOutput] = distributed.synchronised(method, device)
     if settings.compile and device.type == "cuda":
         model = torch.compile(model)
     elif model is method and device.type == "cuda" and settings.precision != "fp32":
         model = CastTogether(method, DTYPES[settings.precision])
-    averages = Averages()
     step = Step(method, model, data, split, recipe, optimizer, scaler, generator, averages, record, average)
     run_step = step if why_no_graph(recipe, device, world) else GraphedStep(step)
 
     saved = time.monotonic()
     order = epoch_order(split.labels, settings.seed, state.step // steps_per_epoch, settings.balanced)
-    kept = folder if distributed.is_main() else None
     if kept and state.step == 0 and 0 in settings.snapshots:
         save_weights(snapshot_path(kept, 0), encoder)
     with (
@@ -142,6 +145,9 @@ def fit(
             if world > 1:  # processes may only ask each other where all of them wait for the device anyway
                 asked = signal.SIGTERM if row and distributed.any_process(asked > 0, device) else 0
             if asked and state.step < total_steps:
+                # Nobody has looked since the last row, and what has diverged would replace a good checkpoint.
+                if not np.isfinite(total := averages.total("loss")):
+                    raise RunError(diverged(state, f"the loss is {total}"))
                 state.save()
                 state.close()
                 raise Interrupted(f"stopped and saved at step {state.step} of {total_steps}", asked)

@@ -40,7 +40,8 @@ class SampleRecord:
             values = sum_over_processes(values.nan_to_num(0))
             self._sums[name] += values
             self._counts[name] += seen
-            summaries[name] = summary(values[seen > 0])
+            # In a balanced epoch several processes may have had the same image.
+            summaries[name] = summary(values[seen > 0] / seen[seen > 0])
             self._epoch[name].fill_(torch.nan)
         return summaries
 

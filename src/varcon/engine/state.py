@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,9 @@ from varcon.core import InputError, Method
 from varcon.engine import distributed
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadable
+from varcon.engine.journal import Averages
 from varcon.engine.samples import SampleRecord
+from varcon.files import write_json
 from varcon.recipe import Recipe, differences, recipe_to_dict
 
 # Settings that change how a run is carried out and not what it computes; resuming may change them.
@@ -42,6 +45,7 @@ class TrainingState:
     scaler: torch.amp.GradScaler
     generator: torch.Generator  # of this process's augmentation
     record: SampleRecord
+    averages: Averages
     average: WeightAverage | None
     step: int = 0
     writing: Future[None] | None = None  # the file of the latest save, while the next steps run
@@ -52,6 +56,7 @@ class TrainingState:
             return
         generators = distributed.gather(self.generator.get_state().cpu())
         records = distributed.gather(self.record.state())
+        averages = distributed.gather(self.averages.state())
         if distributed.is_main():
             state = {
                 "recipe": recipe_to_dict(self.recipe),
@@ -62,6 +67,7 @@ class TrainingState:
                 "scaler": self.scaler.state_dict(),
                 "generators": generators,
                 "records": records,
+                "averages": averages,
                 "average": self.average.kept.state_dict() if self.average else {},
             }
             self.close()
@@ -90,6 +96,7 @@ class TrainingState:
             self.scaler.load_state_dict(state["scaler"])
             self.generator.set_state(state["generators"][distributed.rank()])
             self.record.restore(state["records"][distributed.rank()])
+            self.averages.restore(state["averages"][distributed.rank()], self.generator.device)
             if self.average:
                 self.average.kept.load_state_dict(state["average"])
             self.step = state["step"]
@@ -116,3 +123,15 @@ def check_recipe(stored: dict[str, Any], recipe: Recipe[Any], folder: Path) -> N
                 f"{folder} was begun with {name} = {before!r} and cannot go on with {now!r}; "
                 "take the change back, or start another run with --out FOLDER"
             )
+
+
+def keep_recipe(folder: Path, recipe: Recipe[Any]) -> None:
+    """What a resumed run was free to change is what its recipe.json says from then on."""
+    path = folder / "recipe.json"
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        changed = differences(facts["recipe"], recipe_to_dict(recipe))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{path} cannot be read; restore it from a copy, then go on with --resume") from None
+    if changed:
+        write_json(path, {**facts, "recipe": recipe_to_dict(recipe)})

@@ -52,21 +52,23 @@ class FurtherSettings:
     maps: Maps = field(default_factory=Maps)
 
     def to_targets(self, targets: tuple[Target, ...]) -> FurtherSettings:
-        """That transfer to these, and fine-tune on the first."""
-        if not targets:
-            return self
-        return replace(
-            self,
-            transfer=replace(self.transfer, targets=targets),
-            finetune=replace(self.finetune, target=targets[0]),
-        )
+        """That transfer to these, and fine-tune on them."""
+        return replace(self, transfer=replace(self.transfer, targets=targets)) if targets else self
 
-    def at_temperature(self, method: Any) -> FurtherSettings:
-        """With a method's own temperatures, where it has any, in place of the defaults."""
+    def fine_tunings(self) -> dict[str, FineTune]:
+        """By the names of their findings: one on each target of the transfer, where none is set for it."""
+        targets = self.transfer.targets if self.finetune.target is None else ()
+        several = [replace(self.finetune, target=target) for target in targets] or [self.finetune]
+        return {one.name: one for one in several}
+
+    def at_temperature(self, method: Any, learned_epsilon: float | None = None) -> FurtherSettings:
+        """With a method's own temperatures, where it has any, in place of the defaults. Its settings say
+        where epsilon begins, `learned_epsilon` where training has taken it."""
         tau1 = getattr(method, "varcon_temperature", getattr(method, "temperature", None))
         if tau1 is None:
             return self
-        epsilon = getattr(method, "epsilon", self.temperature.epsilon)
+        first = getattr(method, "epsilon", self.temperature.epsilon)
+        epsilon = first if learned_epsilon is None else learned_epsilon
         return replace(
             self,
             temperature=replace(self.temperature, temperature=tau1, epsilon=min(epsilon, 0.99 * tau1)),

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from varcon.core import Data, Findings, InputError
+from varcon.data.subset import hold_out
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.temperature import check_temperature, checked_features, class_centroids, row_blocks
 
@@ -66,14 +67,13 @@ class Calibration:
         return findings
 
     def fit_to_training(self, features: Tensor, labels: Tensor, classes: list[str]) -> float:
-        held = held_out(labels.cpu().numpy(), self.held_out, self.seed)
-        if not held.any():
+        kept, held = hold_out(labels, self.held_out, self.seed)
+        if not len(held):
             raise InputError(
                 "no class has two training images, so none can be held out to fit calibration's temperature"
             )
-        apart = torch.from_numpy(held).to(labels.device)
-        centroids = class_centroids(features[~apart], labels[~apart], classes).directions
-        return fit_temperature(centroids, features[apart], labels[apart])
+        centroids = class_centroids(features[kept], labels[kept], classes).directions
+        return fit_temperature(centroids, features[held], labels[held])
 
     def cross_fit(self, centroids: Tensor, features: Tensor, labels: Tensor) -> tuple[float, Judged]:
         """The geometric mean of the two temperatures, and the judgement of all images."""
@@ -189,15 +189,3 @@ def reliability(judged: Judged, edges: np.ndarray) -> Reliability:
     confidence = np.bincount(places, judged.confidence, len(count)) / some
     accuracy = np.bincount(places, judged.correct, len(count)) / some
     return Reliability(edges, confidence, accuracy, count)
-
-
-def held_out(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Which images to hold out: a share of each class, at least one and never all of it."""
-    order = np.random.default_rng(seed).permutation(len(labels))
-    order = order[np.argsort(labels[order], kind="stable")]  # class by class, shuffled within each
-    size = np.bincount(labels)
-    take = np.minimum(size - 1, np.maximum(1, np.rint(share * size)))
-    rank = np.arange(len(labels)) - (size.cumsum() - size)[labels[order]]
-    held = np.zeros(len(labels), bool)
-    held[order[rank < take[labels[order]]]] = True
-    return held

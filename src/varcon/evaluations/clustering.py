@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varcon.core import Data, Findings, InputError, OnProgress
+from varcon.data.subset import choose
 from varcon.evaluations.frozen import FrozenEncoder
 
 IMAGES_AT_ONCE = 4096  # whose features are held in float64
@@ -41,8 +42,7 @@ class Clustering:
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         features, labels = labelled_features(encoder, data, self.normalize)
-        generator = torch.Generator().manual_seed(self.seed)
-        chosen = torch.randperm(len(labels), generator=generator)[: self.images].sort().values
+        chosen = choose(len(labels), self.images, self.seed)
         truth = labels[chosen]
         clusters = self.clusters or len(truth.unique())
         if clusters > len(chosen):

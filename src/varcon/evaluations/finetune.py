@@ -17,7 +17,7 @@ from varcon.core import Data, Findings, InputError, Split
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
 from varcon.evaluations.linear import linear_classifier
 from varcon.evaluations.logistic import LogisticProbe
-from varcon.evaluations.metrics import mean_per_class, top1
+from varcon.evaluations.metrics import METRICS, mean_per_class
 from varcon.evaluations.transfer import Target, open_target
 
 
@@ -84,16 +84,18 @@ class FineTune:
         )
         steps_an_epoch = math.ceil(len(labels) / self.batch_size)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs * steps_an_epoch)
+        where = self.target.name if self.target else "its own data"
+        several = labels.ndim == 2  # classes an image, which mAP alone can judge
         losses, accuracy, per_class = [], [], []
         for epoch in range(self.epochs):
-            encoder.progress(epoch, self.epochs, "fine-tuning")
+            encoder.progress(epoch, self.epochs, f"fine-tuning on {where}")
             model.train()
             total = torch.zeros((), device=device)
             # Parts of equal size: a last one of a single image would stop the batch norm.
             for part in torch.randperm(len(labels), generator=ordering).tensor_split(steps_an_epoch):
                 images = data.train.images[part].to(device)
                 views = augment(images, policy, encoder.mean, encoder.std, drawing)
-                loss = F.cross_entropy(model(views), labels[part.to(device)])
+                loss = classification_loss(model(views), labels[part.to(device)])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -106,11 +108,14 @@ class FineTune:
                     f"which is {self.learning_rate}"
                 )
             outputs = outputs_of(model, data.test, encoder)
-            accuracy.append(top1(outputs, test_labels))
-            per_class.append(mean_per_class(outputs, test_labels))
+            accuracy.append(METRICS["map" if several else "top1"](outputs, test_labels))
+            if not several:
+                per_class.append(mean_per_class(outputs, test_labels))
         best = int(np.argmax(accuracy))
         # Each measure at its own best epoch, which the test images choose: kinder than the last.
         scores = {"last": accuracy[-1], "best": accuracy[best], "best_epoch": float(best + 1)}
+        if several:
+            return Findings(scores, {"loss": np.array(losses), "map": np.array(accuracy)})
         scores |= {"last_mean_per_class": per_class[-1], "best_mean_per_class": max(per_class)}
         arrays = {"loss": losses, "accuracy": accuracy, "mean_per_class": per_class}
         return Findings(scores, {name: np.array(values) for name, values in arrays.items()})
@@ -123,11 +128,22 @@ class FineTune:
         features = outputs_of(encoder.encoder, data.train, encoder)
         head = linear_classifier(features.shape[1], len(data.classes), generator).to(encoder.device)
         if self.head == "logistic":
-            model = LogisticProbe().fit(features, labels, len(data.classes), progress=encoder.progress).model
+            judge = METRICS["map" if labels.ndim == 2 else "top1"]
+            model = LogisticProbe().fit(features, labels, len(data.classes), judge, encoder.progress).model
             with torch.no_grad():
                 head.weight.copy_(model.weight)
                 head.bias.copy_(model.bias)
         return head
+
+
+def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy with labels [N], or with targets [N, classes] the sum of each class's own, without those
+    that are negative."""
+    if targets.ndim == 1:
+        return F.cross_entropy(outputs, targets)
+    counts, shown = (targets >= 0).to(outputs.dtype), (targets > 0).to(outputs.dtype)
+    losses = F.binary_cross_entropy_with_logits(outputs, shown, weight=counts, reduction="sum")
+    return losses / len(targets)
 
 
 @torch.no_grad()

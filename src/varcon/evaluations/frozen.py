@@ -43,17 +43,20 @@ class FrozenEncoder:
         parts = []
         for start in range(0, len(split), IMAGES_AT_ONCE):
             self.progress(start, len(split), "encoding images")
-            images = split.images[start : start + IMAGES_AT_ONCE].to(self.device)
-            parts.append(self._encode(prepare(images, self.mean, self.std)))
+            parts.append(self.encode(split.images[start : start + IMAGES_AT_ONCE]))
         return torch.cat(parts)
+
+    def encode(self, images: Tensor) -> Tensor:
+        """The features [N, F] of images as they are, on the device; kept nowhere."""
+        return self._features(prepare(images.to(self.device), self.mean, self.std))
 
     def augmented_features(
         self, images: Tensor, settings: AugmentSettings, generator: torch.Generator
     ) -> Tensor:
-        return self._encode(augment(images, settings, self.mean, self.std, generator))
+        return self._features(augment(images, settings, self.mean, self.std, generator))
 
     @torch.no_grad()
-    def _encode(self, images: Tensor) -> Tensor:
+    def _features(self, images: Tensor) -> Tensor:
         return self.encoder(images).float()
 
 

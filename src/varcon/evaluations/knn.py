@@ -48,7 +48,10 @@ class KNN:
             ks,
             self.temperature,
         )
-        accuracy = {k: top_accuracy(votes[k], labels) for k in ks}
+        # Few neighbours name few classes. The others must not fill up the first five in the order in which
+        # classes happen to be numbered.
+        named = {k: votes[k].masked_fill(votes[k] == 0, -math.inf) for k in ks}
+        accuracy = {k: top_accuracy(named[k], labels) for k in ks}
         scores = {"k": float(self.k), "top1": accuracy[self.k][0], "top5": accuracy[self.k][1]}
         for k, (top1, top5) in accuracy.items():
             scores |= {f"top1@{k}": top1, f"top5@{k}": top5}

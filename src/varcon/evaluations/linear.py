@@ -1,4 +1,4 @@
-"""A linear classifier on the frozen encoder's pooled features, trained by the paper's schedule."""
+"""A linear classifier on the frozen encoder's pooled features, trained by the authors' schedule."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ class LinearProbe:
     epochs: int = 100
     batch_size: int = 1024
     learning_rate: float = 5.0
-    augment: Literal["none", "crop-flip"] = "none"  # none: on features computed once; crop-flip: the paper's
-    flip: float = 0.5  # probability of a mirrored image under crop-flip; 0 where mirroring changes the class
+    augment: Literal["none", "resized-crop"] = "none"
+    """none: on features computed once; resized-crop: a crop of 0.2 to 1 of each image's area, resized, drawn
+    and encoded anew in every epoch, as in the authors' code"""
+    flip: float = 0.5  # probability of a mirrored crop; 0 where mirroring changes the class
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -35,6 +37,8 @@ class LinearProbe:
                 raise InputError(f"linear.{name} is {getattr(self, name)}; it must be at least 1")
         if not self.learning_rate > 0:
             raise InputError(f"linear.learning_rate is {self.learning_rate}; it must be above 0")
+        if self.augment not in ("none", "resized-crop"):
+            raise InputError(f"linear.augment is {self.augment!r}; choose none or resized-crop")
 
     @property
     def name(self) -> str:
@@ -42,17 +46,21 @@ class LinearProbe:
         return "linear" if self.augment == "none" else "linear-augmented"
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
+        if self.augment != "none" and data.train.images.ndim == 2:
+            raise InputError("linear.augment crops images and the data are vectors; leave it at none")
         device = encoder.device
         train, test = encoder.features(data.train), encoder.features(data.test)
         labels, test_labels = data.train.labels.to(device), data.test.labels.to(device)
         drawing = torch.Generator(device).manual_seed(self.seed)
         ordering = torch.Generator().manual_seed(self.seed)
-        policy = AugmentSettings(policy=self.augment, flip=self.flip)
+        crops = AugmentSettings(
+            "sim", crop_area=(0.2, 1), flip=self.flip, jitter_probability=0, grey=0, blur=0
+        )
 
         def features_of(part: Tensor) -> Tensor:
             if self.augment == "none":
                 return train[part]
-            return encoder.augmented_features(data.train.images[part.cpu()].to(device), policy, drawing)
+            return encoder.augmented_features(data.train.images[part.cpu()].to(device), crops, drawing)
 
         steps_an_epoch = math.ceil(len(labels) / self.batch_size)
         classifier = TrainedLinear(
@@ -90,7 +98,8 @@ class TrainedLinear:
         self.scale = features.norm(dim=1).mean().clamp_min(1e-12)
         self.layer = linear_classifier(features.shape[1], classes, generator).to(features.device)
         self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=learning_rate, momentum=0.9)
-        milestones = [int(rounds * part) * steps_a_round for part in (0.6, 0.75, 0.9)]
+        # Not before the first round is over: where it is the only one, the rate would begin cut three times.
+        milestones = [max(1, int(rounds * part)) * steps_a_round for part in (0.6, 0.75, 0.9)]
         self.schedule = torch.optim.lr_scheduler.MultiStepLR(self.optimizer, milestones, gamma=0.2)
 
     def train(

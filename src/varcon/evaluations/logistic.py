@@ -31,8 +31,9 @@ class LogisticProbe:
     """Multinomial, by L-BFGS; penalties evenly apart on a logarithmic scale are searched coarse to fine.
 
     The objective is the sum of the log losses + penalty / 2 * |weights|^2, intercepts free: scikit-learn's
-    with C = 1 / penalty. Penalties are meant for features whose total variance is 1, so that one range
-    serves encoders of every scale and width.
+    with C = 1 / penalty, or 2 / penalty of two classes, to which it gives one row of weights and not two.
+    Penalties are meant for features whose total variance is 1, so that one range serves encoders of every
+    scale and width.
     """
 
     least: float = 1e-6  # of the penalties

@@ -11,10 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
+from varcon.data.subset import choose
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.evaluations.temperature import check_finite
 
 Projection = Literal["tsne", "umap"]
 LEAST_POINTS = 4  # fewer make no map
+# Of directions: less is rounding, whose map shows nothing. Of no spread at all t-SNE makes NaN, and crashes.
+LEAST_SPREAD = 1e-6
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,6 @@ def check_settings(where: str, method: str, perplexity: float, points: int, seed
         )
 
 
-def choose(count: int, points: int, seed: int) -> Tensor:
-    """The positions, ascending, of a random part of `count` images."""
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))[:points].sort().values
-
-
 class Projector:
     """Features [N, F] to points [N, 2], float32."""
 
@@ -64,12 +63,24 @@ class Projector:
         self.umap = import_umap() if method == "umap" else None
 
     def __call__(self, features: Tensor, start: np.ndarray | None = None) -> np.ndarray:
-        """By cosine; `start` [N, 2] is where the points begin, otherwise at the features' main directions."""
+        """By cosine; `start` [N, 2] is where the points begin, otherwise at the features' main directions.
+
+        Features of one direction, as a collapsed encoder has them, have no map: all points are 0.
+        """
         from sklearn.decomposition import PCA
         from sklearn.manifold import TSNE
 
-        directions = F.normalize(features, dim=1).cpu().numpy()
+        check_finite(features)
+        # Of about size 1, by powers of two and so without rounding: no length overflows.
+        _, exponent = torch.frexp(features.abs().amax(dim=1, keepdim=True))
+        directions = F.normalize(torch.ldexp(features, -exponent), dim=1).cpu().numpy()
+        if np.ptp(directions, axis=0).max() < LEAST_SPREAD:
+            return np.zeros((len(directions), 2), dtype=np.float32)
         reduced = PCA(min(50, *directions.shape), random_state=self.seed).fit_transform(directions)
+        if reduced.shape[1] == 1:  # of one-dimensional features; a plane has two
+            reduced = np.pad(reduced, ((0, 0), (0, 1)))
+        if start is not None and np.ptp(start, axis=0).max() == 0:  # a map of one direction leads nowhere
+            start = None
         init: Any = "pca" if start is None else start
         if self.umap:
             neighbours = min(max(2, round(self.perplexity)), len(reduced) - 1)

@@ -11,10 +11,11 @@ from scipy.linalg import orthogonal_procrustes
 from torch import Tensor
 
 from varcon.core import Data, Findings, InputError, Split
+from varcon.data.subset import choose
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.knn import KNN, nearest, votes_of
-from varcon.evaluations.map2d import LEAST_POINTS, Projection, Projector, check_settings, choose
+from varcon.evaluations.map2d import LEAST_POINTS, Projection, Projector, check_settings
 
 NEIGHBOURS = 5  # that vote on the class of a mapped image
 

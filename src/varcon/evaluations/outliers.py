@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from varcon.augment import AugmentSettings
 from varcon.core import Data, Findings, InputError
 from varcon.data import DATASETS, DataSettings, load
+from varcon.data.subset import choose
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
 from varcon.evaluations.temperature import (
     check_finite,
@@ -90,12 +90,12 @@ class Outliers:
             images = load(DataSettings(**settings), encoder.progress).test.images
         except InputError as error:
             raise InputError(f"outliers: {error}") from None
-        chosen = self.chosen(len(images))
+        chosen = choose(len(images), self.images, self.seed)
         return {self.name: Images(len(chosen), (images[part] for part in chosen.split(IMAGES_AT_ONCE)))}
 
     def stand_ins(self, data: Data) -> dict[str, Images]:
         images = data.test.images
-        chosen = self.chosen(len(images))
+        chosen = choose(len(images), self.images, self.seed)
 
         def make(kind: str) -> Iterator[Tensor]:
             generator = torch.Generator().manual_seed(self.seed)
@@ -103,10 +103,6 @@ class Outliers:
                 yield stand_in(kind, images[part], self.patches, generator)
 
         return {kind: Images(len(chosen), make(kind)) for kind in STAND_INS}
-
-    def chosen(self, count: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed)
-        return torch.randperm(count, generator=generator)[: self.images].sort().values
 
 
 class Images(NamedTuple):
@@ -117,12 +113,10 @@ class Images(NamedTuple):
 
 
 def encode(encoder: FrozenEncoder, images: Images, kind: str) -> Tensor:
-    as_they_are = AugmentSettings(policy="none")
-    unused = torch.Generator(encoder.device)
     parts, done = [], 0
     for block in images.blocks:
         encoder.progress(done, images.total, f"encoding outliers ({kind})")
-        parts.append(encoder.augmented_features(block.to(encoder.device), as_they_are, unused))
+        parts.append(encoder.encode(block))
         done += len(block)
     features = torch.cat(parts)
     check_finite(features)

@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from varcon.augment import AugmentSettings
 from varcon.core import Data, Findings, InputError
 from varcon.data.corrupted_folder import CorruptedSplit, locate, open_corrupted
 from varcon.data.corruptions import NAMES, SEVERITIES, CorruptionName, corrupt
+from varcon.data.subset import choose
 from varcon.evaluations.accuracy import top_accuracy
+from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
 from varcon.evaluations.linear import TrainedLinear
 
 Classify = Callable[[Tensor], Tensor]  # features [N, F] to class scores [N, C]
-AS_THEY_ARE = AugmentSettings(policy="none")
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Robustness:
             for name, severity in cells:  # what is missing shows before the work begins
                 locate(self.path, name, severity)
         classify = self._fit(encoder, data)
-        chosen = self._choose(len(data.test))
+        chosen = choose(len(data.test), self.images, self.seed)
         clean, _ = top_accuracy(
             classify(encoder.features(data.test)[chosen.to(encoder.device)]),
             data.test.labels[chosen].to(encoder.device),
@@ -171,22 +171,16 @@ class Robustness:
 
         return CorruptedSplit(data.test.labels, read)
 
-    def _choose(self, count: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed)
-        return torch.randperm(count, generator=generator)[: self.images].sort().values
-
     def _accuracy(
         self, encoder: FrozenEncoder, classify: Classify, split: CorruptedSplit, cell: int, cells: int
     ) -> float:
-        chosen = self._choose(len(split.labels))
-        unused = torch.Generator(encoder.device)
+        chosen = choose(len(split.labels), self.images, self.seed)
         right = 0
         for start in range(0, len(chosen), IMAGES_AT_ONCE):
             encoder.progress(cell * len(chosen) + start, cells * len(chosen), "encoding corrupted images")
             positions = chosen[start : start + IMAGES_AT_ONCE]
-            images = split.read(positions).to(encoder.device)
             # Not encoder.features, which keeps what it has encoded: 75 times the test images.
-            features = encoder.augmented_features(images, AS_THEY_ARE, unused)
+            features = encoder.encode(split.read(positions))
             labels = split.labels[positions].to(encoder.device)
             right += int((classify(features).argmax(dim=1) == labels).sum())
         return 100 * right / len(chosen)
@@ -205,7 +199,8 @@ class Robustness:
     def _fit(self, encoder: FrozenEncoder, data: Data) -> Classify:
         features, labels = encoder.features(data.train), data.train.labels.to(encoder.device)
         if self.classifier == "centroid":
-            return nearest_centroid(features, labels, len(data.classes))
+            centroids = class_centroids(features, labels, len(data.classes))
+            return lambda queries: F.normalize(queries, dim=1) @ centroids.T
         return self._fit_linear(features, labels, len(data.classes), encoder)
 
     def _fit_linear(self, features: Tensor, labels: Tensor, classes: int, encoder: FrozenEncoder) -> Classify:
@@ -224,11 +219,3 @@ class Robustness:
 
         classifier.train(batches(), features.__getitem__, labels)
         return classifier
-
-
-def nearest_centroid(features: Tensor, labels: Tensor, classes: int) -> Classify:
-    """By the cosine to the mean of each class's directions."""
-    directions = F.normalize(features, dim=1)
-    sums = features.new_zeros(classes, features.shape[1]).index_add_(0, labels, directions)
-    centroids = F.normalize(sums, dim=1)  # [C, F]
-    return lambda queries: F.normalize(queries, dim=1) @ centroids.T

@@ -48,6 +48,8 @@ class Target:
     def __post_init__(self) -> None:
         if not self.name:
             raise InputError("a transfer target has no name; give it one, as in flowers=PATH")
+        if "/" in self.name or "\\" in self.name:  # findings of fine-tuning on it are files of its name
+            raise InputError(f"transfer target {self.name!r} has a slash in its name; choose a plain one")
         if self.metric and self.metric not in METRICS:
             raise InputError(
                 f"transfer target {self.name} has metric {self.metric!r}; choose one of {', '.join(METRICS)}"

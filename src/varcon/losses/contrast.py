@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from varcon.losses.precision import full_precision
 
+
+@full_precision
 def nt_xent(
     anchors: Tensor, contrast: Tensor, itself: Tensor, positive: Tensor, temperature: float
 ) -> Tensor:
@@ -19,24 +22,20 @@ def nt_xent(
     `itself` [N] says where an anchor lies in `contrast` and `positive` [N] where its other view does.
     The gradient reaches both `anchors` and `contrast`.
     """
-    wide = torch.promote_types(anchors.dtype, torch.float32)
-    with torch.autocast(anchors.device.type, enabled=False):
-        scores = anchors.to(wide) @ contrast.to(wide).T / temperature  # [N, M]
-        others = scores.scatter(1, itself[:, None], -torch.inf)
-        return F.cross_entropy(others, positive, reduction="none")
+    scores = anchors @ contrast.T / temperature  # [N, M]
+    others = scores.scatter(1, itself[:, None], -torch.inf)
+    return F.cross_entropy(others, positive, reduction="none")
 
 
+@full_precision
 def info_nce(queries: Tensor, keys: Tensor, queue: Tensor, usable: Tensor, temperature: float) -> Tensor:
     """The loss of each query [N]: its key against the queue (MoCo v2, Chen et al. 2020).
 
     `queries` and `keys` are [N, d]. Of the `queue` [K, d] the entries in the mask `usable` [K] count;
     the others may hold anything. The gradient reaches `queries` only.
     """
-    wide = torch.promote_types(queries.dtype, torch.float32)
-    with torch.autocast(queries.device.type, enabled=False):
-        queries, keys = queries.to(wide), keys.detach().to(wide)
-        # Zeroed as well as left out: a weight of 0 does not silence a NaN on the way back.
-        negatives = queue.detach().to(wide).masked_fill(~usable[:, None], 0)
-        against = (queries @ negatives.T).masked_fill(~usable, -torch.inf)  # [N, K]
-        scores = torch.cat([(queries * keys).sum(1, keepdim=True), against], dim=1) / temperature
-        return -scores.log_softmax(1)[:, 0]
+    # Zeroed as well as left out: a weight of 0 does not silence a NaN on the way back.
+    negatives = queue.detach().masked_fill(~usable[:, None], 0)
+    against = (queries @ negatives.T).masked_fill(~usable, -torch.inf)  # [N, K]
+    scores = torch.cat([(queries * keys.detach()).sum(1, keepdim=True), against], dim=1) / temperature
+    return -scores.log_softmax(1)[:, 0]

@@ -10,12 +10,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from varcon.losses.precision import full_precision
+
 
 def _alone(tensor: Tensor) -> Tensor:
     return tensor
 
 
 @torch.no_grad()
+@full_precision
 def sinkhorn(
     scores: Tensor, sharpness: float, iterations: int, total: Callable[[Tensor], Tensor] = _alone
 ) -> Tensor:
@@ -24,12 +27,11 @@ def sinkhorn(
     `sharpness` is the paper's epsilon; smaller is sharper. `total` sums a tensor over the processes,
     each of which holds at least one row, so that the assignments are those of all rows together.
     """
-    with torch.autocast(scores.device.type, enabled=False):
-        logs = scores.to(torch.promote_types(scores.dtype, torch.float32)) / sharpness
-        for _ in range(iterations):
-            mass = _log_total(logs.logsumexp(0), total)  # [K]
-            logs = (logs - mass).log_softmax(1)
-        return logs.exp()
+    logs = scores / sharpness
+    for _ in range(iterations):
+        mass = _log_total(logs.logsumexp(0), total)  # [K]
+        logs = (logs - mass).log_softmax(1)
+    return logs.exp()
 
 
 def _log_total(logs: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
@@ -44,12 +46,11 @@ def _log_total(logs: Tensor, total: Callable[[Tensor], Tensor]) -> Tensor:
     return (mean + total((exact - mean).exp()).log()).to(logs.dtype)
 
 
+@full_precision
 def swapped(scores: Tensor, assignments: Tensor, temperature: float) -> Tensor:
     """The cross-entropy of each sample [N] with the `assignments` [N, K] of its other view.
 
     The gradient reaches `scores` only.
     """
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    with torch.autocast(scores.device.type, enabled=False):
-        log_p = (scores.to(wide) / temperature).log_softmax(1)
-        return -(assignments.detach().to(wide) * log_p).sum(1)
+    log_p = (scores / temperature).log_softmax(1)
+    return -(assignments.detach() * log_p).sum(1)

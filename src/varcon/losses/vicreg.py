@@ -6,9 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from varcon.losses.precision import full_precision
 
+
+@full_precision
 def vicreg(
-    a: Tensor, b: Tensor, similarity: float = 25, variance: float = 25, covariance: float = 1
+    a: Tensor, b: Tensor, similarity: float, variance: float, covariance: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of two views [N, d], N at least 2, and its terms before weighting (Bardes et al. 2022).
 
@@ -17,13 +20,10 @@ def vicreg(
     over the two views (the text adds the views), covariance the off-diagonal squares over d, added
     over the views. Variances and covariances divide by N - 1.
     """
-    wide = torch.promote_types(a.dtype, torch.float32)
-    with torch.autocast(a.device.type, enabled=False):
-        a, b = a.to(wide), b.to(wide)
-        agreement = F.mse_loss(a, b)
-        hinge = (_too_still(a) + _too_still(b)) / 2
-        redundancy = _covariance(a) + _covariance(b)
-        loss = similarity * agreement + variance * hinge + covariance * redundancy
+    agreement = F.mse_loss(a, b)
+    hinge = (_too_still(a) + _too_still(b)) / 2
+    redundancy = _covariance(a) + _covariance(b)
+    loss = similarity * agreement + variance * hinge + covariance * redundancy
     terms = {"similarity": agreement, "variance": hinge, "covariance": redundancy}
     return loss, {name: term.detach() for name, term in terms.items()}
 

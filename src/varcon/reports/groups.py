@@ -10,8 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from varcon.engine.state import FREE_ON_RESUME
 from varcon.reports.charts import Marks
 from varcon.reports.collect import Run, flat
+
+# Which of its kind a run is, what it keeps on the way, and how it was carried out. How it is judged is none
+# of these: scores of other settings have no common mean.
+ASIDE = {"train.seed", "data.per_class_seed", "train.snapshots", *FREE_ON_RESUME} - {"evaluate"}
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one recipe that differ in nothing but the seed."""
+    """Runs of one recipe that differ in the seed, and perhaps in how they were carried out."""
 
     label: str
     runs: list[Run]
@@ -76,10 +81,10 @@ def group_by_recipe(runs: list[Run]) -> list[Group]:
     """Groups in the order of their first runs, labelled by the settings in which they differ."""
     members: dict[str, list[Run]] = {}
     for run in runs:
-        members.setdefault(json.dumps(_seedless(run), sort_keys=True, default=str), []).append(run)
+        members.setdefault(json.dumps(_computed(run), sort_keys=True, default=str), []).append(run)
     differing = differing_settings(runs)
     differing.sort(key=lambda name: name not in ("method.name", "data.name"))  # these first
-    described = [_words(_seedless(group[0]), differing) for group in members.values()]
+    described = [_words(_computed(group[0]), differing) for group in members.values()]
     # The fewest words that tell the groups apart: of methods compared, their names alone.
     enough = next((n for n in (1, 2) if len({tuple(words[:n]) for words in described}) == len(described)), 3)
     labels: list[str] = []
@@ -98,15 +103,16 @@ def _words(settings: dict[str, Any], names: list[str]) -> list[str]:
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
-    """Dotted names of the settings, but for the seed, that are not the same in all runs."""
-    recipes = [_seedless(run) for run in runs]
+    """Dotted names of the settings, but for those set aside, that are not the same in all runs."""
+    recipes = [_computed(run) for run in runs]
     names = dict.fromkeys(name for recipe in recipes for name in recipe)
     return [name for name in names if any(recipe.get(name) != recipes[0].get(name) for recipe in recipes)]
 
 
-def _seedless(run: Run) -> dict[str, Any]:
-    """What a run computes: neither which of its kind it is, nor what it keeps on the way."""
-    aside = ("train.seed", "train.snapshots")
+def _computed(run: Run) -> dict[str, Any]:
+    """The settings that decide what a run computes."""
+    own = run.setting("data.name") in ("folder", "npz")  # where the data lie is then which data they are
+    aside = ASIDE - {"data.path"} if own else ASIDE
     return {name: value for name, value in flat(run.recipe).items() if name not in aside}
 
 

@@ -22,7 +22,10 @@ RUNS = (
     Column("raw pixels, %", "pixels", "top1"),
 )
 ALWAYS = ("knn", "linear", "pixels")
-HINT = "Means of runs that differ in the seed alone; the spread is their sample standard deviation."
+HINT = (
+    "Means of runs that differ in the seed, and perhaps in how they were carried out, such as the device; "
+    "the spread is their sample standard deviation."
+)
 FLATTERS = "The best epoch of a probe is picked on the test images, so it flatters: quote the last."
 
 

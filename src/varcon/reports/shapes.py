@@ -14,7 +14,7 @@ SHAPES: dict[str, dict[str, str]] = {
     "pixels": {"confusion": "index C C"},
     "linear": PROBE,
     "linear-augmented": PROBE,
-    "finetune*": {"accuracy": "finite E", "loss": "number E"},
+    "finetune*": {"accuracy": "finite E", "map": "number E", "loss": "number E"},
     "map2d": {
         "points": "finite N 2",
         "labels": "index N",

@@ -12,8 +12,9 @@ from varcon.engine.loop import check
 from varcon.recipe import did_you_mean
 from varcon.reproduce import stand_ins, tables
 from varcon.reproduce.declarations import ARTIFACTS, Artifact
-from varcon.reproduce.entries import Entry
+from varcon.reproduce.entries import Entry, Swept
 from varcon.reproduce.gather import FROM_JOURNALS, Gathered
+from varcon.reproduce.paper import MEMORY
 from varcon.reproduce.setup import SCALES, Runs, Setup, parse_data, set_up
 from varcon.runs import Planned, Result, check_run
 from varcon.sweep import folder_name
@@ -118,7 +119,8 @@ def write(
     folder = made.setup.out / made.name
     good = {one.folder for one, result in results if not result.failed}
     folders = {
-        which: [one.folder for one in several if one.folder in good] for which, several in made.runs.items()
+        which: {one.seed: one.folder for one in several if one.folder in good}
+        for which, several in made.runs.items()
     }
     gathered = Gathered({which: found for which, found in folders.items() if found})
     entries, artifact = made.entries, made.artifact
@@ -135,7 +137,7 @@ def write(
     table = tables.write(
         folder, made.name, title, entries, gathered, artifact.place, artifact.setting, notes, picture
     )
-    several = [one for found in gathered.folders.values() for one in found]
+    several = [one for found in gathered.folders.values() for one in found.values()]
     if several:
         run.report(list(dict.fromkeys(several)), folder / "report.html")
     return folder, table
@@ -151,12 +153,23 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     spread = (
         "; ± is the standard deviation over the seeds, the paper's its standard error" if seeds > 1 else ""
     )
-    trained = f"{setup.base.train.epochs} epochs unless a row says otherwise"
+    trained = f"{epochs_of(made)} unless a row says otherwise"
     ours = f"Ours: {setup.where}, {trained}, {seeds} seed{'s' if seeds > 1 else ''}{spread}."
-    differ = "The two do not compare in value: data, encoder and training differ."
+    differ = "The two do not compare in value: data, encoder or training differ."
     compared = any(entry.paper for entry in made.entries)
-    other = [differ] if compared and setup.scale.name != "paper" else []
+    alike = setup.scale.name == "paper" and setup.published in artifact.data
+    other = [differ] if compared and not alike else []
     said = [ours, paper, *other, *artifact.notes]
+    if isinstance(artifact.content, Swept):
+        said += artifact.content.left_out(setup)
+    if setup.as_imagenet:
+        images = sum(setup.counts) * 3 * setup.side**2 / 1e9
+        said.append(
+            f"A run has one device. It holds the training images ({images:,.1f} GB) and, by the paper's "
+            f"figure for a ResNet-50, {MEMORY['VarCon']:.0f} GB for every 512 images of a batch: so ours are "
+            f"batches of {setup.base.train.batch_size} unless a row says otherwise, where the paper has "
+            "4096, with the learning rate in proportion."
+        )
     if setup.base.data.per_class:
         said.append(
             f"To be brief, {setup.base.data.per_class} training images of each class were used, of "
@@ -167,3 +180,16 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     if artifact.needs == "acceptable labels" and not setup.real_labels:
         said.append(stand_ins.LABELS)
     return said + [f"{one.label}, seed {one.seed} failed: {one.failed}" for one in failures]
+
+
+def epochs_of(made: Plan) -> str:
+    """`350 epochs`, or by method where the paper's differ within a table."""
+    usual = made.setup.base.train.epochs
+    readings = (reading for entry in made.entries for reading in (entry.ours, entry.less) if reading)
+    epochs = {
+        one.runs.method: made.setup.recipe(one.runs).train.epochs if one.runs.epochs else usual
+        for one in readings
+    }
+    if len(set(epochs.values())) > 1:
+        return ", ".join(f"{method} {count} epochs" for method, count in epochs.items())
+    return f"{next(iter(epochs.values()), usual)} epochs"

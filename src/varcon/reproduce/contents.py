@@ -8,11 +8,12 @@ from varcon.evaluations.transfer import MEASURED_BY, plain_name
 from varcon.reproduce import paper
 from varcon.reproduce.entries import Column, Compared, Content, Entry, Reading, Within
 from varcon.reproduce.paper import Value
-from varcon.reproduce.setup import Runs, Setup
+from varcon.reproduce.setup import VARCON_200, Runs, Setup
 
 RIVALS = {"VarCon": "varcon", "SupCon": "supcon"}
 VARCON, SUPCON = Runs("varcon"), Runs("supcon")
-FIXED = Runs("varcon", {"method.epsilon": 0.02, "method.learn_epsilon": False})
+FIXED = Runs("varcon", {"method.epsilon": 0.02, "method.learn_epsilon": False}, epochs=50)
+CONVERGING = {"VarCon": Runs("varcon", epochs=50), "SupCon": Runs("supcon", epochs=50)}
 WITHOUT = Runs("varcon", {"method.epsilon": 0.0, "method.learn_epsilon": False})
 NINE = {
     "SimCLR": Runs("simclr"),
@@ -42,14 +43,13 @@ def of_data(table: dict[str, list[Value]], which: int) -> dict[str, Value]:
 
 def main_table(setup: Setup) -> list[Entry]:
     """Beside ours stand the paper's values for the same data, or, of other data, all that it has."""
-    same = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}.get(setup.base.data.name)
     top1, top5 = {}, {}
     beside: dict[str, dict[str, Value]] = {}
     for place, data in enumerate(paper.MAIN_DATA):
         first, second = of_data(paper.MAIN, 2 * place), of_data(paper.MAIN, 2 * place + 1)
-        if data == same:
+        if data == setup.published:
             top1, top5 = first, second
-        elif same is None:
+        elif not setup.published:
             beside |= {f"{data} top-1": first, f"{data} top-5": second}
     columns = (
         Column(f"{LINEAR} top-1", "linear", "last", top1),
@@ -77,7 +77,7 @@ ENCODERS = {
 }
 AUGMENTATIONS: dict[str, dict[str, Any]] = {
     "SimAugment": {},
-    "AutoAugment": {"augment.policy": "auto"},
+    "AutoAugment": {"augment.policy": "auto", "augment.blur": 0.0},  # of ImageNet's: it has none of its own
     "StackedRandAugment": {"augment.policy": "stacked-rand"},
 }
 
@@ -91,8 +91,8 @@ def adaptability(setup: Setup) -> list[Entry]:
         row, runs = f"{published} (the paper's)", None
         if encoder in encoders:
             policy = AUGMENTATIONS[augmentation]
-            if policy.get("augment.policy") == "auto" and setup.scale.name == "paper":
-                policy = {**policy, "augment.auto": "imagenet"}
+            if policy.get("augment.policy") == "auto" and setup.base.data.name == "folder":
+                policy = {**policy, "augment.auto": "imagenet"}  # photographs; other data are CIFAR's size
             runs = Runs(RIVALS[loss], {**encoders[encoder], **policy})
             name: str = setup.recipe(runs).encoder.name
             name += " with imagenet stem" if "encoder.stem" in encoders[encoder] else ""
@@ -160,11 +160,11 @@ def temperatures(runs: Runs, table: dict[str, list[Value]]) -> Content:
 
 
 def maps(setup: Setup) -> list[Entry]:
-    epochs = setup.base.train.epochs
+    epochs = setup.recipe(VARCON_200).train.epochs
     entries = []
     for part, theirs in paper.MAPS.items():
         ours = round(epochs * part / 100)
-        reading = Reading(VARCON, "maps", f"knn_top1@epoch{ours}")
+        reading = Reading(VARCON_200, "maps", f"knn_top1@epoch{ours}")
         row = f"{part} % of training (ours: epoch {ours}, the paper's: {2 * part})"
         entries.append(Entry(row, "kNN top-1", reading, paper=Value(theirs), x=ours))
     return entries
@@ -179,7 +179,7 @@ def convergence(setup: Setup) -> list[Entry]:
     terms = ("loss", "loss", "kl", "nll")
     entries = []
     for (row, theirs), term in zip(paper.CONVERGENCE.items(), terms, strict=True):
-        runs = VARCON if row.startswith("VarCon") else SUPCON
+        runs = CONVERGING[row.split(",")[0]]
         for part in ("first", "20 %", "last"):
             value = Value(theirs[part]) if part in theirs else None
             entries.append(

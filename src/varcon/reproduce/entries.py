@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,12 +76,13 @@ class Swept:
     methods: Mapping[str, str]  # by the column's title
     paper: Mapping[str, Mapping[Any, float | Value]]  # by column and value
     with_it: Callable[[Any, str], Mapping[str, Any]] = lambda value, method: {}  # settings that follow
-    keep: Callable[[Any, Setup], bool] = lambda value, setup: True  # what these data allow
+    most: Callable[[Setup], float] = lambda setup: math.inf  # that these data allow
+    limit: str = ""  # in words what sets it, with the number at {}
     finding: str = "linear"
     score: str = "last"
 
     def __call__(self, setup: Setup) -> list[Entry]:
-        ours = [value for value in self.values[setup.scale.name] if self.keep(value, setup)]
+        ours = [value for value in self.values[setup.scale.name] if value <= self.most(setup)]
         entries = []
         for column, method in self.methods.items():
             theirs = self.paper.get(column, {})
@@ -98,6 +100,12 @@ class Swept:
                     )
                 )
         return sorted(entries, key=lambda entry: entry.x or 0.0)
+
+    def left_out(self, setup: Setup) -> list[str]:
+        """A note on the values that the data do not allow, if there are any."""
+        most = self.most(setup)
+        beyond = [f"{value:g}" for value in self.values[setup.scale.name] if value > most]
+        return [f"Left out: {self.title} {', '.join(beyond)}; {self.limit.format(most)}."] if beyond else []
 
 
 @dataclass(frozen=True)

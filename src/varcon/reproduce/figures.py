@@ -17,7 +17,7 @@ from varcon.reports.charts import WIDE, Band, Line, Panel, curves
 from varcon.reports.figures.maps import small_maps
 from varcon.reports.svg import Drawing
 from varcon.reproduce.entries import Entry
-from varcon.reproduce.gather import PARTS, Gathered, at_part, temperatures
+from varcon.reproduce.gather import PARTS, Gathered, at_part, scores, temperatures
 from varcon.reproduce.memory import row_of, sizes
 from varcon.reproduce.paper import CONVERGENCE, TAU2_SCORES, Value
 from varcon.reproduce.setup import Runs, Setup
@@ -67,10 +67,10 @@ class Tau2:
     paper: Mapping[str, list[Value]]
 
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
-        folders = gathered.folders.get(self.runs, [])
-        if not folders:
+        folder = gathered.first(self.runs)
+        if folder is None:
             return None
-        found = temperatures(folders[0])
+        found = temperatures(folder)
         quartiles = Band(found.epochs, found.quantiles[:, 2], found.quantiles[:, 4])
         mean = line(found.epochs, found.mean, 0, "mean (grey: the middle half)")
         table = np.array([[value.value for value in row] for row in self.paper.values()])
@@ -101,13 +101,15 @@ class Tau2:
 class Losses:
     """The losses over training, VarCon's with its terms."""
 
+    runs: Mapping[str, Runs]  # by the name that a label begins with
+
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
-        columns = {"SupCon, loss": ("supcon", "loss"), "VarCon, loss": ("varcon", "loss")}
-        columns |= {"VarCon, KL term": ("varcon", "kl"), "VarCon, NLL term": ("varcon", "nll")}
+        terms_of = {"SupCon, loss": "loss", "VarCon, loss": "loss"}
+        terms_of |= {"VarCon, KL term": "kl", "VarCon, NLL term": "nll"}
         at = {"first": 1, "20 %": 10, "last": 50}  # of the paper's epochs
         ours, paper = [], []
-        for style, (label, (method, term)) in enumerate(columns.items()):
-            for folder in gathered.folders.get(Runs(method), [])[:1]:
+        for style, (label, term) in enumerate(terms_of.items()):
+            if folder := gathered.first(self.runs[label.split(",")[0]]):
                 epochs, terms = epoch_means(read_rows(folder / "metrics.jsonl"))
                 ours.append(line(epochs, terms[term], style, label))
             points = {at[part]: value for part, value in CONVERGENCE[label].items()}
@@ -158,13 +160,14 @@ class Maps:
     runs: Runs
 
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
-        for folder in gathered.folders.get(self.runs, [])[:1]:
-            with np.load(folder / "findings" / "maps.npz", allow_pickle=False) as arrays:
-                points, labels, epochs = arrays["points"], arrays["labels"], arrays["epochs"]
-            knn = {entry.x: cell.mean for entry in entries if (cell := gathered.cell(entry))}
-            titles = [f"epoch {epoch:g}: kNN {knn[epoch]:.2f} %" for epoch in epochs]
-            return file(small_maps(points, labels, titles))
-        return None
+        folder = gathered.first(self.runs)
+        if folder is None:
+            return None
+        with np.load(folder / "findings" / "maps.npz", allow_pickle=False) as arrays:
+            points, labels, epochs = arrays["points"], arrays["labels"], arrays["epochs"]
+        found = scores(folder, "maps")  # of the run that is drawn, not the mean over the seeds
+        titles = [f"epoch {epoch}: kNN {found[f'knn_top1@epoch{epoch}']:.2f} %" for epoch in epochs]
+        return file(small_maps(points, labels, titles))
 
 
 @dataclass(frozen=True)
@@ -177,9 +180,9 @@ class Drawn:
     def draw(self, setup: Setup, entries: list[Entry], gathered: Gathered, theirs: str) -> str | None:
         found: dict[str, str] = {}
         for name, runs in self.runs.items():
-            for folder in gathered.folders.get(runs, [])[:1]:
-                svg = drawn(folder, self.title)
-                found |= {name: svg} if svg else {}
+            folder = gathered.first(runs)
+            svg = drawn(folder, self.title) if folder else None
+            found |= {name: svg} if svg else {}
         if not found:
             return None
         return file(beside(found) if len(found) > 1 else next(iter(found.values())))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from varcon import run
+from varcon import run_folder
 from varcon.core import InputError
 from varcon.engine.journal import read_rows
 from varcon.engine.samples import SHARES
@@ -28,6 +28,7 @@ class Cell:
 
     values: tuple[float, ...]
     folders: tuple[Path, ...]
+    less: tuple[Path, ...] = ()  # of a difference: the runs that were taken away, in the same order
 
     @property
     def mean(self) -> float:
@@ -41,9 +42,13 @@ class Cell:
 class Gathered:
     """The finished runs of each kind, and what can be read from them."""
 
-    def __init__(self, folders: dict[Runs, list[Path]]) -> None:
+    def __init__(self, folders: dict[Runs, dict[int, Path]]) -> None:  # by seed
         self.folders = folders
         self._scores = cache(scores)  # a table reads many from one file
+
+    def first(self, runs: Runs) -> Path | None:
+        """The run of the first seed, which a figure draws."""
+        return next(iter(self.folders.get(runs, {}).values()), None)
 
     def cell(self, entry: Entry) -> Cell | None:
         if entry.measured is not None:
@@ -51,19 +56,26 @@ class Gathered:
         if entry.ours is None:
             return None
         ours = self._read(entry.ours)
-        if entry.less is not None:  # of the same seeds: the runs stand in their order
-            other = self._read(entry.less)
-            pairs = zip(ours.values(), other.values(), strict=False)
-            ours = dict(zip(ours, (mine - theirs for mine, theirs in pairs), strict=False))
-        return Cell(tuple(ours.values()), tuple(ours)) if ours else None
+        if entry.less is None:
+            return Cell(tuple(ours.values()), self._of(entry.ours, ours)) if ours else None
+        theirs = self._read(entry.less)
+        # Seed by seed: either side may lack a run that failed.
+        lead = {seed: value - theirs[seed] for seed, value in ours.items() if seed in theirs}
+        if not lead:
+            return None
+        return Cell(tuple(lead.values()), self._of(entry.ours, lead), self._of(entry.less, lead))
 
-    def _read(self, reading: Reading) -> dict[Path, float]:
+    def _read(self, reading: Reading) -> dict[int, float]:
+        """By seed."""
         found = {}
-        for folder in self.folders.get(reading.runs, []):
+        for seed, folder in self.folders.get(reading.runs, {}).items():
             value = self._scores(folder, reading.finding).get(reading.score)
             if value is not None and np.isfinite(value):
-                found[folder] = value
+                found[seed] = value
         return found
+
+    def _of(self, reading: Reading, seeds: Iterable[int]) -> tuple[Path, ...]:
+        return tuple(self.folders[reading.runs][seed] for seed in seeds)
 
 
 def scores(folder: Path, finding: str) -> dict[str, float]:
@@ -112,7 +124,7 @@ def temperatures(folder: Path) -> Temperatures:
     by_epoch = dict(zip(epochs.tolist(), terms["epsilon"].tolist(), strict=True))
     confidence = [row["confidence"] for row in rows]
     epsilon = np.array([by_epoch[row["epoch"]] for row in rows])
-    low, width = run.stored_recipe(folder).method.temperature - epsilon, 2 * epsilon
+    low, width = run_folder.stored_recipe(folder).method.temperature - epsilon, 2 * epsilon
     density = np.array([one["density"] for one in confidence])
     middles = (np.arange(density.shape[1]) + 0.5) / density.shape[1]
     safe = np.maximum(width, 1e-9)  # without epsilon all images have one tau2

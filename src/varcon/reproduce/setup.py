@@ -11,10 +11,11 @@ from varcon.augment import AugmentSettings
 from varcon.budget import full_views
 from varcon.core import Data, InputError, OnProgress
 from varcon.data import DATASETS, DataSettings, load
-from varcon.data.folder import TEST_NAMES
+from varcon.data.folder import find_splits
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings, FurtherSettings
 from varcon.evaluations.knn import KNN
+from varcon.evaluations.map2d import Map2D
 from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.transfer import Target
 from varcon.methods import METHODS
@@ -24,6 +25,7 @@ from varcon.sweep import combinations, plain
 Settings = Mapping[str, Any]  # by their dotted names in a recipe
 
 NEIGHBOURS = (1, 5, 10, 20, 40, 80, 200)  # of the figure over K
+MAP = Map2D(perplexity=50)  # of tsne-compare, as the paper has it
 
 SMOKE_IMAGES, SMOKE_SIDE = 1500, 16  # that the smoke scale trains on, at most
 
@@ -90,7 +92,7 @@ SCALES = {
         replace(
             DIGITS,
             train=replace(DIGITS.train, epochs=12),
-            evaluate=EvaluateSettings(knn=KNN(k=5, also=NEIGHBOURS)),
+            evaluate=EvaluateSettings(knn=KNN(k=5, also=NEIGHBOURS), map2d=MAP),
         ),
         ON_DIGITS,
         image_size=SMOKE_SIDE,
@@ -103,31 +105,48 @@ SCALES = {
         Recipe(
             encoder=EncoderSettings("resnet18"),
             train=CIFAR100_TRAINING,
-            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS)),
+            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS), map2d=MAP),
         ),
         ON_CIFAR100,
         image_size=64,
     ),
     "paper": Scale(
         "paper",
-        "ResNet-50, 200 epochs on CIFAR, 350 on a folder as of ImageNet",
+        "ResNet-50, 200 epochs on CIFAR; 350 on a folder, in batches of 512: 43 GB of a GPU and the images",
         DataSettings("cifar100"),
         Recipe(
             encoder=EncoderSettings("resnet50"),
             train=replace(CIFAR100_TRAINING, epochs=200),
-            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS)),
+            evaluate=EvaluateSettings(knn=KNN(k=20, also=NEIGHBOURS), map2d=MAP),
         ),
         ON_CIFAR100,
         image_size=224,
     ),
 }
+IMAGENET_SIZE = (1000, 1_281_167)  # classes and training images
+# The methods' own defaults are those for ImageNet; what remains is how some of them are trained.
+PACO_IMAGENET = {"train.optimizer": "sgd", "train.learning_rate": 0.04}
+ON_IMAGENET: dict[str, Settings] = {
+    "ce": {  # crop and flip, as everybody trains it there; the crop is of a part, not a shift as on CIFAR
+        "augment.views": 1,
+        "augment.jitter_probability": 0.0,
+        "augment.grey": 0.0,
+        "augment.blur": 0.0,
+        "train.optimizer": "sgd",
+        "train.learning_rate": 0.1,
+        "train.warmup_epochs": 5,
+    },
+    **dict.fromkeys(("paco", "gpaco", "varcon-paco", "varcon-gpaco"), PACO_IMAGENET),
+    "swav": {"method.queue": 3840},
+}
 # The paper's ImageNet settings; but it gives no rate for LARS, and SupCon's, which trains as long, serves.
+# Its batches of 4096 lie on 8 GPUs: ours are what one of those holds, with the rate in proportion.
 IMAGENET = {
     "encoder.stem": "imagenet",
     "augment.blur": 0.5,
     "augment.crop_area": [0.08, 1.0],
     "train.epochs": 350,
-    "train.batch_size": 4096,
+    "train.batch_size": 512,
     "train.optimizer": "lars",
     "train.learning_rate": 0.4,
 }
@@ -140,9 +159,13 @@ class Runs:
     method: str
     settings: Settings = field(default_factory=dict)
     half: bool = False  # on half of the classes, where the other half is what it transfers to
+    epochs: int = 0  # at the paper's scale, where the paper trains these for more or less than its others
 
     def __hash__(self) -> int:
-        return hash((self.method, repr(sorted(self.settings.items())), self.half))
+        return hash((self.method, repr(sorted(self.settings.items())), self.half, self.epochs))
+
+
+VARCON_200 = Runs("varcon", epochs=200)  # of the maps over training
 
 
 @dataclass(frozen=True)
@@ -164,17 +187,29 @@ class Setup:
         return f"{self.base.data.name}, {self.base.encoder.name} encoder"
 
     @property
+    def published(self) -> str:
+        """Which data of the paper's these are; empty: none, or not to be told."""
+        if self.base.data.name == "folder":
+            return "ImageNet" if (len(self.counts), sum(self.counts)) == IMAGENET_SIZE else ""
+        return {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}.get(self.base.data.name, "")
+
+    @property
     def fewest(self) -> int:
         return min(self.counts)
+
+    @property
+    def as_imagenet(self) -> bool:
+        """Whether the paper's settings for ImageNet are in use."""
+        return self.scale.name == "paper" and self.base.data.name == "folder"
 
     def half_data(self, which: str) -> DataSettings:
         return DataSettings("npz", str(self.out / "stand-ins" / f"{which}-classes.npz"))
 
     def recipe(self, runs: Runs, seed: int = 0) -> Recipe[Any]:
         recipe = self._recipe(runs, seed)
-        if self.label(runs) != "varcon":
+        if self.label(runs) != self.label(VARCON_200):
             return recipe
-        # The maps over training want the encoder on its way; of the plain run only, for the disk's sake.
+        # The maps over training want the encoder on its way; of these runs only, for the disk's sake.
         quarters = sorted({round(recipe.train.epochs * part / 4) for part in (1, 2, 3)} - {0})
         return with_settings(recipe, {"train.snapshots": quarters})
 
@@ -184,6 +219,8 @@ class Setup:
         # As many images seen as by the others: a method of one view gets twice the epochs.
         shown = full_views(self.base.augment, self.side) / full_views(recipe.augment, self.side)
         epochs = max(1, round(self.base.train.epochs * shown))
+        if self.scale.name == "paper" and runs.epochs:
+            epochs = runs.epochs
         settings = {"train.epochs": epochs, "train.seed": seed, **runs.settings}
         if set(self.counts) == {settings.get("data.per_class")}:
             del settings["data.per_class"]  # these are all images, and the run is the plain one
@@ -261,7 +298,7 @@ def set_up(
     if chosen.name == "folder":
         base = replace(base, data=replace(chosen, image_size=scale.image_size))
         if scale.name == "paper":
-            base = with_settings(base, IMAGENET)
+            base, scale = with_settings(base, IMAGENET), replace(scale, own=ON_IMAGENET)
     loaded = load(base.data, progress)
     if scale.name == "smoke":
         brief = within_smoke(base.data, loaded)
@@ -304,7 +341,7 @@ def parse_data(text: str) -> DataSettings:
     for kind, inside in (("cifar100", "cifar-100-python"), ("cifar10", "cifar-10-batches-py")):
         if root.name == inside or (root / inside).is_dir():
             return DataSettings(kind, text)  # type: ignore[arg-type]
-    if (root / "train").is_dir() and any((root / other).is_dir() for other in TEST_NAMES):
+    if root.is_dir() and find_splits(root)[1]:
         return DataSettings("folder", text)
     raise InputError(
         f"--data is {text!r}, which is neither an .npz file, nor a folder with train/ and test/, nor CIFAR; "

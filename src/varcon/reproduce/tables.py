@@ -123,8 +123,7 @@ def records(entries: list[Entry], gathered: Gathered, beside: Path, place: str, 
             if entry.ours:
                 record["ours"] |= {"finding": entry.ours.finding, "score": entry.ours.score}
             if entry.less:
-                others = gathered.folders.get(entry.less.runs, [])
-                record["ours"]["less"] = [os.path.relpath(folder, beside) for folder in others]
+                record["ours"]["less"] = [os.path.relpath(folder, beside) for folder in cell.less]
         if entry.paper is not None:
             error = {} if entry.paper.error is None else {"standard_error": entry.paper.error}
             record["paper"] = {"value": entry.paper.value, **error, "place": place, "setting": setting}

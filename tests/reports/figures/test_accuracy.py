@@ -126,6 +126,11 @@ def test_transfer_names_the_measure_of_each_target(tmp_path: Path) -> None:
     ]
     assert rows(tuned) == [["its own data", "80.00", "81.00", "—"]]
     assert drawing.title == "Fine-tuning"
+    add_finding(folder, "finetune-voc", {"last": 60.0, "best": 61.0}, map=np.array([61.0, 60.0]))
+    table, drawing = transfer.of_run(read(folder))[1:]
+    assert isinstance(table, Table)
+    assert rows(table)[1] == ["its own data (mAP, 11 points)", "60.00", "61.00", "—"]
+    assert "mAP, 11 points" in drawing.svg
     other = make_run(tmp_path / "other", temperature=0.2)
     add_finding(other, "transfer", {"food": 40.0, "mean": 40.0})
     compared = transfer.of_groups(group_by_recipe(read_runs([folder, other])))

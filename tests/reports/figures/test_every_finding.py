@@ -11,7 +11,7 @@ import torch
 from reports.test_collect import make_run
 from reports.test_svg import parsed
 
-from varcon import run
+from varcon import run_folder
 from varcon.core import Data, Split
 from varcon.data import DataSettings
 from varcon.engine.samples import SampleRecord
@@ -74,7 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "knn": knn,
         "pixels": knn,
         "linear": LinearProbe(epochs=3),
-        "linear-augmented": LinearProbe(epochs=3, augment="crop-flip"),
+        "linear-augmented": LinearProbe(epochs=3, augment="resized-crop"),
         "rank": Rank(),
         "classifier": OwnClassifier(layer),
         "classifier-calibration": ClassifierCalibration(layer, settings.calibration),
@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluations["real"] = RealAccuracy(settings.real, {"knn": knn, "linear": LinearProbe(epochs=3)})
     evaluations["maps"] = SnapshotMaps(settings.maps, {0: lambda: encoder, 1: lambda: encoder}, 2)
     for name, evaluation in evaluations.items():
-        run.write_findings(folder, name, evaluation(encoder, data), evaluation, 1.0)
+        run_folder.write_findings(folder, name, evaluation(encoder, data), evaluation, 1.0)
     record = SampleRecord(30, CPU)
     with (folder / "samples.jsonl").open("w") as file:
         for epoch in (1, 2):

@@ -1,9 +1,10 @@
-"""The fifteen corruptions of ImageNet-C and CIFAR-C, made on the fly.
+"""The fifteen corruptions of ImageNet-C, Tiny-ImageNet-C and CIFAR-C, made on the fly.
 
 Defined by Hendrycks and Dietterich (2019). An image's corruption depends on the seed, its index, the
 corruption and the severity alone, bit for bit: not on the other images of its batch. Departures from the
 published images: frost is drawn and not photographed (see `weather.frost`), values are rounded where the
-published scripts cut off the fraction, and the random numbers are others.
+published scripts cut off the fraction, and the random numbers are others. ImageNet-C and Tiny-ImageNet-C are
+published as JPEG files, which lack part of the noise: images of their sizes go through JPEG at last.
 """
 
 from __future__ import annotations
@@ -16,10 +17,16 @@ from torch import Tensor
 
 from varcon.core import InputError
 from varcon.data.corruptions.blur import defocus_blur, glass_blur, motion_blur, zoom_blur
-from varcon.data.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
+from varcon.data.corruptions.digital import (
+    contrast,
+    elastic_transform,
+    jpeg_compression,
+    pixelate,
+    through_jpeg,
+)
 from varcon.data.corruptions.draws import Draws
 from varcon.data.corruptions.noise import gaussian_noise, impulse_noise, shot_noise
-from varcon.data.corruptions.parameters import parameters
+from varcon.data.corruptions.parameters import TINY, parameters
 from varcon.data.corruptions.weather import brightness, fog, frost, snow
 
 __all__ = ["CORRUPTIONS", "NAMES", "SEVERITIES", "CorruptionName", "corrupt"]
@@ -46,6 +53,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 SMALLEST = 8  # pixels; smaller images have no room for the blurs
 # Values of the images in work: what a CPU's cache holds with the sums, what keeps a GPU busy.
 VALUES_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 24}
+SAVED_QUALITY = 85  # of ImageNet-C's and Tiny-ImageNet-C's files; CIFAR-C's keep every pixel
 
 # Each takes (images, draws, *parameters) and returns uint8 images, or float32 ones to be cut to [0, 1].
 CORRUPTIONS: dict[str, Callable[..., Tensor]] = {
@@ -71,8 +79,15 @@ CORRUPTIONS: dict[str, Callable[..., Tensor]] = {
 def corrupt(images: Tensor, indices: Tensor, name: str, severity: int, seed: int) -> Tensor:
     """Corrupted uint8 images [N, 3, H, W], on the device of `images`; `indices` [N] number them in their set.
 
-    Images of up to 64 pixels get the strength of CIFAR-C, those from 224 that of ImageNet-C.
+    Images of up to 32 pixels get the strength of CIFAR-C, those of 64 that of Tiny-ImageNet-C and those from
+    224 that of ImageNet-C; those from 64 go through JPEG, as theirs do.
     """
+    corrupted = before_saving(images, indices, name, severity, seed)
+    return through_jpeg(corrupted, SAVED_QUALITY) if min(images.shape[2:]) >= TINY else corrupted
+
+
+def before_saving(images: Tensor, indices: Tensor, name: str, severity: int, seed: int) -> Tensor:
+    """The same before the JPEG of images from 64 pixels on."""
     if name not in CORRUPTIONS:
         raise InputError(f"there is no corruption {name!r}; choose one of {', '.join(NAMES)}")
     if severity not in SEVERITIES:

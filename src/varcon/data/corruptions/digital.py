@@ -66,12 +66,16 @@ def pixelate(images: Tensor, draws: Draws, share: float) -> Tensor:
 
 
 def jpeg_compression(images: Tensor, draws: Draws, quality: float) -> Tensor:
+    return through_jpeg(images, round(quality))
+
+
+def through_jpeg(images: Tensor, quality: int) -> Tensor:
     from PIL import Image
 
     decoded = np.empty((len(images), *images.shape[2:], 3), np.uint8)
     for i, image in enumerate(images.permute(0, 2, 3, 1).cpu().numpy()):
         stream = io.BytesIO()
-        Image.fromarray(image).save(stream, "JPEG", quality=round(quality))
+        Image.fromarray(image).save(stream, "JPEG", quality=quality)
         with Image.open(stream, formats=["JPEG"]) as compressed:
             decoded[i] = compressed
     return torch.from_numpy(decoded).permute(0, 3, 1, 2).to(images.device)

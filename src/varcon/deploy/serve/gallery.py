@@ -21,14 +21,15 @@ from PIL import Image, ImageOps
 
 from varcon.core import OnProgress
 from varcon.data.folder import to_rgb, with_image
+from varcon.data.subset import choose
 from varcon.deploy import learned
 from varcon.deploy.images import odd_files_allowed
 from varcon.deploy.index import open_index
 from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest
-from varcon.evaluations.map2d import LEAST_POINTS, Map2D, Projector, choose
+from varcon.evaluations.map2d import LEAST_POINTS, Map2D, Projector
 from varcon.files import replacing
-from varcon.run import stored_recipe
+from varcon.run_folder import stored_recipe
 
 KEPT = "serve"  # in the model's folder: the map, and pictures that are not files of their own
 SIDE = 256  # pixels, the longer side of a thumbnail
@@ -110,7 +111,7 @@ def of_folder(model: Model, folder: Path, progress: OnProgress) -> tuple[Gallery
 def of_training(
     model: Model, training: learned.Training, data_path: Path | None, progress: OnProgress
 ) -> tuple[Gallery, list[str]]:
-    labels, files, root = np.array(training.labels), training.files, Path(training.root).expanduser()
+    labels, files, root = np.array(training.labels), training.files, Path(training.root)
     described = "training images", training.vectors, labels.__getitem__, "given"
     if files is None:
         pixels = pixels_of(model, data_path, progress)  # [N, H, W, 3]

@@ -36,7 +36,15 @@ def of_groups(groups: list[Group]) -> list[Drawing | Table]:
     columns = [
         Column(f"{name}, last, %", finding, "last") for finding, name in targets_of(runs, list(names)).items()
     ]
-    return [*tables, *compared("Fine-tuned", groups, columns, "Top-1 accuracy at the last epoch.")]
+    return [
+        *tables,
+        *compared(
+            "Fine-tuned",
+            groups,
+            columns,
+            "Top-1 accuracy at the last epoch, where no other measure is named.",
+        ),
+    ]
 
 
 def measures_of(run: Run) -> dict[str, str]:
@@ -81,7 +89,8 @@ def tuned_of(run: Run) -> list[str]:
 
 def target_of(finding: Finding) -> str:
     target = finding.settings.get("target")
-    return str(target.get("name") or "its own data") if isinstance(target, dict) else "its own data"
+    name = str(target.get("name") or "its own data") if isinstance(target, dict) else "its own data"
+    return heading(name, "map") if "map" in finding.arrays else name
 
 
 def targets_of(runs: list[Run], names: list[str]) -> dict[str, str]:
@@ -102,10 +111,11 @@ def tuned(run: Run) -> list[Table]:
 def tuned_curves(run: Run) -> list[Drawing]:
     lines = []
     for style, (finding, target) in enumerate(targets_of([run], tuned_of(run)).items()):
-        accuracy = run.array(finding, "accuracy")
+        arrays = run.findings[finding].arrays
+        accuracy = arrays.get("map", arrays.get("accuracy"))
         if accuracy is not None:
             lines.append(Line(np.arange(1, 1 + len(accuracy)), accuracy, style, target))
     if not lines:
         return []
-    panel = Panel(lines, "top-1 accuracy, %", "epoch of fine-tuning", dots=True)
+    panel = Panel(lines, "top-1 accuracy or as named, %", "epoch of fine-tuning", dots=True)
     return [Drawing("Fine-tuning", "Test accuracy after each epoch.", curves([panel], (HALF, 300)))]

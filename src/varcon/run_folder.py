@@ -1,0 +1,149 @@
+"""A run's folder: its name, who may write into it, and what is kept there.
+
+A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors and its snapshots, features/,
+findings/ and report.html.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import varcon
+from varcon.core import Data, Findings, InputError
+from varcon.engine import distributed
+from varcon.engine.claim import LOCK, claimed
+from varcon.engine.journal import read_rows
+from varcon.engine.state import check_recipe
+from varcon.engine.step import why_no_graph
+from varcon.files import replacing, temporaries, write_json
+from varcon.recipe import Recipe, load_recipe, recipe_to_dict
+
+RUNS = Path("runs")
+
+
+def run_name(recipe: Path) -> str:
+    """recipes/digits/varcon.toml is digits-varcon; a recipe elsewhere is named by its file alone."""
+    if recipe.name == "recipe.json":
+        return f"{recipe.resolve().parent.name}-again"
+    grouped = recipe.resolve().parent.parent.name == "recipes"
+    return f"{recipe.resolve().parent.name}-{recipe.stem}" if grouped else recipe.stem
+
+
+@contextmanager
+def own_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> Iterator[None]:
+    """The folder is there, is fit for the run, and no other process trains in it."""
+    if not distributed.will_be_main():  # the first of several processes looks after it for all of them
+        yield
+        return
+    check_folder(folder, recipe, resume)  # before anything is written there
+    with claimed(folder):
+        check_folder(folder, recipe, resume)  # another process may have trained there in between
+        yield
+
+
+def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
+    """Nothing that is there may be lost."""
+    if not folder.exists():
+        return
+    # A kill before recipe.json is whole leaves its beginning, under a name of its own, and the lock.
+    beginnings = {folder / LOCK, *temporaries(folder / "recipe.json")}
+    if folder.is_dir() and {*folder.iterdir()} <= beginnings:
+        return
+    if not (folder / "recipe.json").exists():
+        raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
+    if not resume:
+        raise InputError(
+            f"{folder} already holds a run: add --resume to go on with it, "
+            "or --out FOLDER to put the new one elsewhere"
+        )
+    if not (folder / "last.ckpt").exists():
+        if (folder / "encoder.safetensors").exists() or (folder / "findings").exists():
+            raise InputError(
+                f"{folder} holds a finished run without its checkpoint; there is nothing to resume"
+            )
+        check_recipe(recipe_to_dict(stored_recipe(folder)), recipe, folder)  # killed before its first save
+
+
+def is_trained_on(folder: Path, data: Data) -> bool:
+    """Whether these are the data of the run, as far as its record tells."""
+    facts = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
+    return all(facts.get(name, value) == value for name, value in now.items())
+
+
+def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str) -> dict[str, Any]:
+    kind = (
+        torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else f"cpu, {torch.get_num_threads()} threads"
+    )
+    hindrance = why_no_graph(recipe, device, distributed.world_size())
+    return {
+        "recipe": recipe_to_dict(recipe),
+        "command": command,
+        "versions": {
+            "varcon": varcon.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+        "device": kind if distributed.world_size() == 1 else f"{distributed.world_size()} x {kind}",
+        "steps": f"kernel by kernel ({hindrance})" if hindrance else "one CUDA graph each",
+        "classes": data.classes,
+        "train_images": len(data.train),
+        "test_images": len(data.test),
+        "started": datetime.now().isoformat(timespec="seconds"),
+    }
+
+
+def stored_recipe(folder: Path) -> Recipe[Any]:
+    path = folder / "recipe.json"
+    if not path.exists():
+        raise InputError(
+            f"{folder} is not a run: it has no recipe.json; name a folder that varcon train has made"
+        )
+    return load_recipe(path)
+
+
+def finished_weights(folder: Path) -> Path:
+    """The file that a run writes last."""
+    weights = folder / "encoder.safetensors"
+    if not weights.exists():
+        command = shlex.join(["varcon", "train", str(folder / "recipe.json"), "--resume"])
+        raise InputError(f"{folder} has not finished training; go on with: {command}")
+    return weights
+
+
+def learned_epsilon(folder: Path) -> float | None:
+    """Where training left the half range of tau2, of a method that has one."""
+    rows = read_rows(folder / "metrics.jsonl")
+    return next((row["epsilon"] for row in reversed(rows) if "epsilon" in row), None)
+
+
+def settings_of(evaluation: Any) -> dict[str, Any]:
+    settings = getattr(evaluation, "settings", evaluation)  # of one that was given more than settings
+    return dataclasses.asdict(settings) if hasattr(settings, "__dataclass_fields__") else {}
+
+
+def write_findings(folder: Path, name: str, findings: Findings, evaluation: Any, seconds: float) -> None:
+    target = folder / "findings"
+    target.mkdir(exist_ok=True)
+    if findings.arrays:
+        with replacing(target / f"{name}.npz") as temporary, temporary.open("wb") as file:
+            np.savez_compressed(file, **findings.arrays)  # type: ignore[arg-type]
+    facts = {
+        "scores": findings.scores,
+        "settings": settings_of(evaluation),
+        "seconds": round(seconds, 3),
+    }
+    write_json(target / f"{name}.json", facts)
