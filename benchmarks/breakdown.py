@@ -21,6 +21,7 @@ from torch import nn
 
 from varcon.encoders.resnet import BasicBlock, Bottleneck
 from varcon.engine.step import measured_convolutions
+from varcon.kernels.norms import POINTWISE_CHANNELS
 from varcon.run import build_method
 
 STEPS = 5
@@ -139,6 +140,9 @@ def activation_bytes(name: str, batch: int) -> dict[str, int]:
         elif isinstance(block, Bottleneck):
             pairs = [(block.conv3, block.bn3, WIDE_WITH_SUM)]
             pairs += [(block.downsample[0], block.downsample[1], WIDE)] if block.downsample else []
+            if any(convolution.in_channels > POINTWISE_CHANNELS for convolution, _, _ in pairs):
+                block.bn3.register_forward_hook(count(norm, PASSES_WITH_SUM - PASSES))
+                continue
             for convolution, layer, wide in pairs:
                 passes = wide + NARROW * convolution.in_channels / convolution.out_channels
                 layer.register_forward_hook(count(pointwise, passes))

@@ -48,9 +48,10 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
         out, _ = norm_add_relu(self.conv1(x), self.bn1)
         out, _ = norm_add_relu(self.conv2(out), self.bn2)
+        skip_norm = None
         if self.downsample is not None:
-            skip = convolve_norm(skip, *self.downsample)
-        return convolve_norm_add_relu(out, self.conv3, self.bn3, skip)
+            skip, skip_norm = convolve_norm(skip, *self.downsample)
+        return convolve_norm_add_relu(out, self.conv3, self.bn3, skip, skip_norm)
 
 
 def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential | None:
