@@ -33,7 +33,8 @@ class TrainSettings:
     optimizer: Literal["sgd", "lars"] = "sgd"  # lars: a rate for each layer, for batches of thousands
     momentum: float = 0.9
     nesterov: bool = False  # look ahead along the momentum
-    weight_decay: float = 2e-3  # spares biases, norms and epsilon
+    weight_decay: float = 2e-3  # of convolutions and other matrices
+    decay_norms: bool = False  # weight decay for norms and biases too; epsilon it always spares
     average: float = 0.0  # momentum of a moving average of the weights, which is then what is kept; 0: none
     warmup_epochs: float = 2.0  # of linear growth before the cosine
     balanced: bool = False  # draw every class equally often, however many images it has

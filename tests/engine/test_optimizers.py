@@ -11,17 +11,18 @@ from varcon.methods.varcon import VarCon, VarConSettings
 from varcon.recipe import TrainSettings
 
 
-def test_decay_spares_biases_norms_and_epsilon():
+@pytest.mark.parametrize("decay_norms", [False, True])
+def test_decay_spares_epsilon_and_norms_where_it_should(decay_norms):
     method = VarCon(EncoderSettings().build(), VarConSettings(), num_classes=4)
-    optimizer = build_optimizer(method, TrainSettings(weight_decay=0.3))
+    optimizer = build_optimizer(method, TrainSettings(weight_decay=0.3, decay_norms=decay_norms))
     names = {id(parameter): name for name, parameter in method.named_parameters()}
     spared = {names[id(p)] for g in optimizer.param_groups if g["weight_decay"] == 0 for p in g["params"]}
     decayed = {names[id(p)] for g in optimizer.param_groups if g["weight_decay"] == 0.3 for p in g["params"]}
     expected = {"loss.epsilon"}
     for path, module in method.named_modules():
-        if isinstance(module, nn.BatchNorm2d):
+        if isinstance(module, nn.BatchNorm2d) and not decay_norms:
             expected |= {f"{path}.weight", f"{path}.bias"}
-        elif isinstance(module, nn.Linear):
+        elif isinstance(module, nn.Linear) and not decay_norms:
             expected |= {f"{path}.bias"}
     assert spared == expected
     assert decayed == set(names.values()) - expected

@@ -15,19 +15,20 @@ from varcon.recipe import TrainSettings
 
 def build_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optimizer:
     """SGD or LARS in groups by weight decay and rate; each keeps its factor of the rate, `rate_scale`."""
-    groups: dict[tuple[bool, float], list[torch.nn.Parameter]] = {}
+    groups: dict[tuple[int, float], list[torch.nn.Parameter]] = {}
     for name, parameter in method.named_parameters():
         if parameter.requires_grad:
-            # Biases, norms and scalars such as epsilon have one dimension or none.
-            is_matrix = parameter.ndim > 1
-            groups.setdefault((is_matrix, method.learning_rate_scale(name)), []).append(parameter)
+            # Biases and norms have one dimension, scalars such as epsilon none.
+            key = min(parameter.ndim, 2), method.learning_rate_scale(name)
+            groups.setdefault(key, []).append(parameter)
+    fewest = 1 if settings.decay_norms else 2
     described: list[dict[str, Any]] = [
         {
             "params": parameters,
-            "weight_decay": settings.weight_decay if is_matrix else 0.0,
+            "weight_decay": settings.weight_decay if dimensions >= fewest else 0.0,
             "rate_scale": scale,
         }
-        for (is_matrix, scale), parameters in groups.items()
+        for (dimensions, scale), parameters in groups.items()
     ]
     if settings.optimizer == "lars":
         for group in described:
