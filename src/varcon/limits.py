@@ -76,10 +76,9 @@ def checked(value: Any, hint: Any, place: str) -> Any:
     elif hint in (int, float) and not isinstance(value, bool):
         if isinstance(value, Integral if hint is int else Real):
             return hint(value)
-    elif isinstance(hint, type) and isinstance(value, hint) and dataclasses.is_dataclass(value):
-        declared(value, place)
-        return value
     elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        if dataclasses.is_dataclass(value):
+            declared(value, place)
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
     raise InputError(f"{place} is {value!r}; it must be of type {expected}")
