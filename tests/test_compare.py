@@ -226,7 +226,7 @@ def test_other_evaluation_settings_judge_anew(copied, reported):
 
 
 def test_judged_by_what_is_asked_for(copied, capsys, reported):
-    """All runs of the folder, without training one again; each further score has a column."""
+    """All runs of the folder, without training one again; a table of so many scores has one line for each."""
     recipe, out = copied
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
     evaluations, data = "knn,clustering,fewshot,transfer,finetune", recipe.with_name("few.npz")
@@ -241,8 +241,9 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
         assert found["fine-tuned on twin, last"] == found["fine-tuned on double, last"] == 100
         assert "effective rank" in found  # which the call that trained the runs has found
     table = (out / "compare.md").read_text()
-    assert "| 1.000 ± 0.000 |" in table
-    assert "few-shot logistic@1" in table.splitlines()[0]
+    assert table.splitlines()[0] == "| method | varcon | ce |"
+    assert "| Ward ARI | 1.000 ± 0.000 | 1.000 ± 0.000 |" in table
+    assert "\n| few-shot logistic@1 | " in table
     assert "error" not in table
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
 
@@ -252,11 +253,11 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
     assert [finding.stat().st_mtime_ns for finding in findings] == judged
 
     assert main([*command[:-6], "--only", "centroid"]) == 0
-    head = (out / "compare.md").read_text().splitlines()[0]
+    table = (out / "compare.md").read_text()
     assert all(
-        title in head for title in ("nearest centroid", "kNN top-1", "Ward ARI", "few-shot logistic@1")
+        title in table for title in ("nearest centroid", "kNN top-1", "Ward ARI", "few-shot logistic@1")
     )
-    assert "transfer" not in head  # to what, this call does not say
+    assert "transfer" not in table  # to what, this call does not say
 
 
 def test_the_recipes_own_method_is_as_it_says(tmp_path):

@@ -264,7 +264,7 @@ def test_what_cannot_be_learned(X, y, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"encoder": "resnet"}, "no encoder 'resnet'; choose one of small"),
+        ({"encoder": "resnet"}, r"encoder\.name is 'resnet'; did you mean 'resnet50'"),
         ({"encoder": "small"}, "reads images and the data are vectors"),
         ({"augment": AugmentSettings()}, "augment.policy is 'sim' and the data are vectors"),
         ({"epochs": 0}, "train.epochs is 0"),

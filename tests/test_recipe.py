@@ -7,7 +7,11 @@ import numpy as np
 import pytest
 
 from varcon import InputError, Recipe, load_recipe
+from varcon.augment import AugmentSettings
 from varcon.core import Progress
+from varcon.encoders import EncoderSettings
+from varcon.evaluations import EvaluateSettings
+from varcon.evaluations.knn import KNN
 from varcon.methods import METHODS
 from varcon.methods.varcon import VarConSettings
 from varcon.recipe import DIGITS, TrainSettings, differences, recipe_from_dict, recipe_to_dict
@@ -115,6 +119,20 @@ def test_mistakes_are_named_with_their_cure(tmp_path, text, message):
 def test_python_is_held_to_the_types_of_a_recipe_file(settings, message):
     with pytest.raises(InputError, match=message):
         TrainSettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("section", "settings", "place"),
+    [
+        ("method", VarConSettings(dimensions=2.5), r"method\.dimensions"),
+        ("augment", AugmentSettings(views=2.5), r"augment\.views"),
+        ("encoder", EncoderSettings(stem=2.5), r"encoder\.stem"),
+        ("evaluate", EvaluateSettings(knn=KNN(k=2.5)), r"evaluate\.knn\.k"),
+    ],
+)
+def test_so_is_every_section_of_a_recipe(section, settings, place):
+    with pytest.raises(InputError, match=f"{place} is 2\\.5; "):
+        Recipe(**{section: settings})
 
 
 def test_numbers_of_numpy_become_pythons():

@@ -77,6 +77,8 @@ def checked(value: Any, hint: Any, place: str) -> Any:
         if isinstance(value, Integral if hint is int else Real):
             return hint(value)
     elif isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        if dataclasses.is_dataclass(value):
+            declared(value, place)
         return value
     expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
     raise InputError(f"{place} is {value!r}; it must be of type {expected}")

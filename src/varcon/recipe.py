@@ -9,7 +9,7 @@ import dataclasses
 import json
 import shlex
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
@@ -81,6 +81,10 @@ class Recipe(Generic[MethodSettings]):
     method: MethodSettings = field(default_factory=METHODS["varcon"].Settings)
     train: TrainSettings = field(default_factory=TrainSettings)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
+
+    def __post_init__(self) -> None:
+        for section in fields(self):
+            declared(getattr(self, section.name), of=section.name)
 
     @property
     def method_name(self) -> str:

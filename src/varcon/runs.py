@@ -65,6 +65,7 @@ COLUMNS = {
 }
 FRACTIONS = ("Ward ARI", "Ward NMI", "superclass of nearest class", "mean tau2")  # of 1; the rest are percent
 SERIES = {"fewshot": "few-shot {}", "transfer": "transfer to {}"}  # whose scores are not known beforehand
+MOST_COLUMNS = 12  # of a table that a page is still wide enough for
 SPEED = "data set images/s"  # not views: a method with more of them is slower by its nature
 
 
@@ -176,7 +177,8 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
 
 
 def table(results: list[Result], what: str) -> list[list[str]]:
-    """A head and one row a label, which is a method or `what` else: mean, spread over the seeds, and cost."""
+    """A head and one row a label, which is a method or `what` else: mean, spread over the seeds, and cost. Of
+    many scores, one column a label."""
     found = dict.fromkeys(title for result in results for title in result.scores)
     titles = [title for title in COLUMNS if title in found]
     titles += [title for title in found if title not in (*COLUMNS, "minutes", SPEED)]
@@ -193,7 +195,10 @@ def table(results: list[Result], what: str) -> list[list[str]]:
         cells.append(f"{statistics.fmean(scores['minutes'] for scores in own):.2f}" if own else "")
         cells.append(f"{statistics.fmean(scores[SPEED] for scores in own):,.0f}" if own else "")
         rows.append([*cells, f"{len(own)}, {failed} failed" if failed else str(len(own))])
-    return [[what, *titles, "minutes a run", SPEED, "seeds"], *rows]
+    result = [[what, *titles, "minutes a run", SPEED, "seeds"], *rows]
+    if len(rows) < MOST_COLUMNS < len(result[0]):  # lying on its side it can be read
+        return [list(line) for line in zip(*result, strict=True)]
+    return result
 
 
 def write(out: Path, results: list[Result], name: str, what: str) -> None:
