@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from varcon.core import Encoder
-from varcon.kernels.norms import norm_add_relu
+from varcon.kernels.norms import convolve_norm, convolve_norm_add_relu, norm_add_relu
 
 Stem = Literal["small", "imagenet"]
 
@@ -48,7 +48,10 @@ class Bottleneck(nn.Module):
     def forward(self, x: Tensor, skip: Tensor) -> tuple[Tensor, Tensor]:
         out, _ = norm_add_relu(self.conv1(x), self.bn1)
         out, _ = norm_add_relu(self.conv2(out), self.bn2)
-        return norm_add_relu(self.conv3(out), self.bn3, *past(skip, self.downsample))
+        skip_norm = None
+        if self.downsample is not None:
+            skip, skip_norm = convolve_norm(skip, *self.downsample)
+        return convolve_norm_add_relu(out, self.conv3, self.bn3, skip, skip_norm)
 
 
 def shortcut(channels_in: int, channels_out: int, stride: int) -> nn.Sequential | None:

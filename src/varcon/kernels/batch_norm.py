@@ -40,14 +40,14 @@ def not_below_zero(values):
 
 
 @triton.jit
-def _tile(x, rows, channels, row, channel):
+def tile_at(x, rows, channels, row, channel):
     """Where the elements of a tile lie, and which of them exist."""
     places = x + row.to(tl.int64)[:, None] * channels + channel[None, :]
     return places, (row < rows)[:, None] & (channel < channels)[None, :]
 
 
 @triton.jit
-def _from_the_end(channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def part_from_the_end(channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """This program's rows, channels and block of channels, the last rows first.
 
     A pass that reads what another has just read or written starts where that one ended, in the cache; and a
@@ -73,7 +73,7 @@ def _moments_kernel(
     second = tl.zeros([ROWS, CHANNELS], tl.float32)
     for start in tl.range(0, rows_each, ROWS, num_stages=STAGES):
         row = part * rows_each + start + tl.arange(0, ROWS)
-        places, inside = _tile(x, rows, channels, row, channel)
+        places, inside = tile_at(x, rows, channels, row, channel)
         value = tl.load(places, mask=inside, other=0).to(tl.float32) - origin[None, :]
         value = tl.where(inside, value, 0)
         first += value
@@ -130,12 +130,12 @@ def _apply_kernel(
     x, skip, y, alive, mean, rstd, weight, bias, skip_mean, skip_rstd, skip_weight, skip_bias, rows, channels,
     ADD: tl.constexpr, NORM_SKIP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    row, channel, block = _from_the_end(channels, ROWS, CHANNELS)
+    row, channel, block = part_from_the_end(channels, ROWS, CHANNELS)
     scale, shift = _scale_and_shift(mean, rstd, weight, bias, channel, channel < channels)
-    places, inside = _tile(x, rows, channels, row, channel)
+    places, inside = tile_at(x, rows, channels, row, channel)
     value = tl.load(places, mask=inside, other=0).to(tl.float32) * scale[None, :] + shift[None, :]
     if ADD:
-        places, inside = _tile(skip, rows, channels, row, channel)
+        places, inside = tile_at(skip, rows, channels, row, channel)
         added = tl.load(places, mask=inside, other=0).to(tl.float32)
         if NORM_SKIP:
             scale, shift = _scale_and_shift(
@@ -146,9 +146,9 @@ def _apply_kernel(
         bits = tl.reshape((value > 0).to(tl.int32), [ROWS, CHANNELS // 8, 8])
         bits = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2)
         byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
-        places, inside = _tile(alive, rows, channels // 8, row, byte)
+        places, inside = tile_at(alive, rows, channels // 8, row, byte)
         tl.store(places, bits.to(tl.uint8), mask=inside)
-    places, inside = _tile(y, rows, channels, row, channel)
+    places, inside = tile_at(y, rows, channels, row, channel)
     tl.store(places, not_below_zero(value), mask=inside)
 
 
@@ -177,27 +177,27 @@ def _gradient_sums_kernel(
         third = tl.zeros([ROWS, CHANNELS], tl.float32)
     for start in tl.range(0, rows_each, ROWS, num_stages=STAGES):
         row = part * rows_each + start + tl.arange(0, ROWS)
-        places, inside = _tile(by_y, rows, channels, row, channel)
+        places, inside = tile_at(by_y, rows, channels, row, channel)
         gradient = tl.load(places, mask=inside, other=0).to(tl.float32)
         if TWO:
-            places, inside = _tile(by_y_too, rows, channels, row, channel)
+            places, inside = tile_at(by_y_too, rows, channels, row, channel)
             gradient += tl.load(places, mask=inside, other=0).to(tl.float32)
-        places, inside = _tile(x, rows, channels, row, channel)
+        places, inside = tile_at(x, rows, channels, row, channel)
         value = tl.load(places, mask=inside, other=0).to(tl.float32)
         if ADD:
             byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
-            places, inside = _tile(alive, rows, channels // 8, row, byte)
+            places, inside = tile_at(alive, rows, channels // 8, row, byte)
             bits = tl.load(places, mask=inside, other=0).to(tl.int32)
             bits = (bits[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
             gradient = tl.where(tl.reshape(bits, [ROWS, CHANNELS]) > 0, gradient, 0)
-            places, inside = _tile(by_sum, rows, channels, row, channel)
+            places, inside = tile_at(by_sum, rows, channels, row, channel)
             tl.store(places, gradient, mask=inside)
         else:
             gradient = tl.where(value * scale[None, :] + shift[None, :] > 0, gradient, 0)
         first += gradient
         second += gradient * (value - centre[None, :])  # beyond the edge the gradient is 0
         if NORM_SKIP:
-            places, inside = _tile(skip, rows, channels, row, channel)
+            places, inside = tile_at(skip, rows, channels, row, channel)
             added = tl.load(places, mask=inside, other=0).to(tl.float32)
             third += gradient * (added - skip_centre[None, :])
     KINDS: tl.constexpr = 3 if NORM_SKIP else 2
@@ -238,31 +238,31 @@ def _gradient_kernel(
     skip_weight, rows, channels, ADD: tl.constexpr, NORM_SKIP: tl.constexpr, TWO: tl.constexpr,
     ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    row, channel, _ = _from_the_end(channels, ROWS, CHANNELS)
-    places, inside = _tile(by_y, rows, channels, row, channel)
+    row, channel, _ = part_from_the_end(channels, ROWS, CHANNELS)
+    places, inside = tile_at(by_y, rows, channels, row, channel)
     gradient = tl.load(places, mask=inside, other=0).to(tl.float32)
     if TWO:
-        places, inside = _tile(by_y_too, rows, channels, row, channel)
+        places, inside = tile_at(by_y_too, rows, channels, row, channel)
         gradient += tl.load(places, mask=inside, other=0).to(tl.float32)
-    places, inside = _tile(x, rows, channels, row, channel)
+    places, inside = tile_at(x, rows, channels, row, channel)
     value = tl.load(places, mask=inside, other=0).to(tl.float32)
     if not ADD:  # with a sum, the gradient comes from `_gradient_sums_kernel`, past the ReLU
         scale, shift = _scale_and_shift(mean, rstd, weight, bias, channel, channel < channels)
         gradient = tl.where(value * scale[None, :] + shift[None, :] > 0, gradient, 0)
     result = _by_input(value, gradient, totals, 1, mean, rstd, weight, rows, channels, row, channel)
-    places, inside = _tile(by_x, rows, channels, row, channel)
+    places, inside = tile_at(by_x, rows, channels, row, channel)
     tl.store(places, result, mask=inside)
     if NORM_SKIP:
-        places, inside = _tile(skip, rows, channels, row, channel)
+        places, inside = tile_at(skip, rows, channels, row, channel)
         value = tl.load(places, mask=inside, other=0).to(tl.float32)
         result = _by_input(
             value, gradient, totals, 2, skip_mean, skip_rstd, skip_weight, rows, channels, row, channel
         )
-        places, inside = _tile(by_skip, rows, channels, row, channel)
+        places, inside = tile_at(by_skip, rows, channels, row, channel)
         tl.store(places, result, mask=inside)
 
 
-class _Shape:
+class Shape:
     """How a matrix of activations is cut up among programs."""
 
     def __init__(self, x: Tensor, tile: int = TILE) -> None:
@@ -281,7 +281,7 @@ class _Shape:
 
 def _statistics(x: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     """Mean and 1 / deviation of every channel, [2, C]; the running ones follow."""
-    shape = _Shape(x)
+    shape = Shape(x)
     sums = x.new_empty(shape.parts, 2, shape.channels, dtype=torch.float32)
     statistics = x.new_empty(2, shape.channels, dtype=torch.float32)
     _moments_kernel[shape.in_parts](
@@ -311,7 +311,7 @@ class _NormAddReLU(torch.autograd.Function):
         # First the skip, which has lain there for longer: the cache still holds the end of x afterwards.
         skip_statistics = _statistics(skip, skip_norm) if skip is not None and skip_norm else None
         statistics = _statistics(x, norm)
-        shape, y = _Shape(x), torch.empty_like(x)
+        shape, y = Shape(x), torch.empty_like(x)
         alive = x.new_empty(shape.rows, shape.channels // 8, dtype=torch.uint8) if add else None
         _apply_kernel[shape.everywhere](
             x, skip, y, alive, *statistics, weight, bias, *pair(skip_statistics), skip_weight, skip_bias,
@@ -334,7 +334,7 @@ class _NormAddReLU(torch.autograd.Function):
             return (None,) * 8
         two, kinds = by_y_too is not None, 3 if ctx.norm_skip else 2
         tile, stages = SUMS["normalised skip" if ctx.norm_skip else "skip" if ctx.add else "nothing"]
-        shape = _Shape(x, tile)
+        shape = Shape(x, tile)
         rows, channels, block = shape.rows, shape.channels, shape.block
         sums = x.new_empty(shape.parts, kinds, channels, dtype=torch.float32)
         totals = x.new_empty(kinds, channels, dtype=torch.float32)
@@ -346,7 +346,7 @@ class _NormAddReLU(torch.autograd.Function):
         _parameter_gradients_kernel[(triton.cdiv(channels, CHANNELS_EACH), kinds)](
             sums, totals, channels, shape.parts, kinds, PARTS, CHANNELS_EACH
         )
-        by_x, shape = torch.empty_like(x), _Shape(x)
+        by_x, shape = torch.empty_like(x), Shape(x)
         by_skip = torch.empty_like(x) if ctx.norm_skip else by_sum
         if ctx.add:  # the two gradients are one by now
             by_y, by_y_too, two = by_sum, None, False
