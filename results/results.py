@@ -10,6 +10,7 @@ its seed, and runs that differ in nothing else share a row of a table.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,8 @@ def keep(run: Path, name: str) -> None:
     (target / "findings").mkdir(parents=True)
     record = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
     record["recipe"]["data"]["path"] = "data" if record["recipe"]["data"]["path"] else ""
+    # Where the data and the run lay on one machine says nothing on another.
+    record["command"] = re.sub(r" --(data\.path|out) \S+", "", record["command"])
     (target / "recipe.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for name in ("metrics.jsonl", "samples.jsonl"):
         lines = (run / name).read_text(encoding="utf-8").splitlines() if (run / name).exists() else []
