@@ -56,6 +56,15 @@ def test_the_readme_quotes_them(results, recipe, pattern):
     assert results.quoted(pattern, "linear, last") in line
 
 
+def test_a_recipe_quotes_its_comparison():
+    """Which is kept as its table alone."""
+    found = json.loads((ROOT / "results/cifar100-small-compare/compare.json").read_text())
+    ours = next(one for one in found if one["method"] == "varcon")
+    head = (ROOT / "recipes/cifar100/varcon_small.toml").read_text()
+    assert f"{ours['kNN top-1']:.2f} %, linear probe {ours['linear probe, last']:.2f} %" in head
+    assert f"{ours['minutes']:.1f} minutes" in head
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/many-gpus.md"])
 def test_the_speed_quoted_is_the_speed_measured(page):
     text = (ROOT / page).read_text()

@@ -64,7 +64,7 @@ COLUMNS = {
     "fine-tuned, last": ("finetune", "last"),
 }
 FRACTIONS = ("Ward ARI", "Ward NMI", "superclass of nearest class", "mean tau2")  # of 1; the rest are percent
-SERIES = {"fewshot": "few-shot {}", "transfer": "transfer to {}"}  # whose scores are not known beforehand
+SERIES = {"fewshot": "few-shot {}", "transfer": "transfer, {}"}  # whose scores are not known beforehand
 MOST_COLUMNS = 12  # of a table that a page is still wide enough for
 SPEED = "data set images/s"  # not views: a method with more of them is slower by its nature
 

@@ -94,7 +94,9 @@ def _render(runs: list[Run]) -> str:
 
 
 def _named(names: list[str], what: str) -> str:
-    return " and ".join(names) if len(names) <= 3 else f"{len(names)} {what}"
+    if len(names) > 3:
+        return f"{len(names)} {what}"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def _lead(runs: list[Run], recipes: int) -> str:
