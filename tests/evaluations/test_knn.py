@@ -65,7 +65,7 @@ def test_parts_of_any_size_give_the_same_votes(generator, monkeypatch):
     bank, queries = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in (40, 25))
     labels = torch.randint(0, 4, (40,), generator=generator)
     whole = knn_votes(queries, bank, labels, 4, [2, 7], temperature=0.2)
-    for cells in (1, 40 * 7, 40 * 25):  # one query at a time, seven with a rest of four, all
+    for cells in (1, 40 * 7, 40 * 25):  # one query at a time, at most seven, all
         monkeypatch.setattr(knn, "CELLS_AT_ONCE", cells)
         parts = knn_votes(queries, bank, labels, 4, [2, 7], temperature=0.2)
         for k in (2, 7):

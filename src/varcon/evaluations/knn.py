@@ -75,20 +75,20 @@ def knn_votes(
 @torch.no_grad()
 def nearest(queries: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Cosine and position [N, k] of each query's k nearest in the bank, the nearest first."""
-    bank = F.normalize(bank, dim=1)
-    similarity = queries.new_empty(len(queries), k)
-    neighbours = torch.empty(len(queries), k, dtype=torch.int64, device=queries.device)
     columns = math.ceil(len(bank) / GROUP) * GROUP  # whole groups; what lies beyond the bank is no neighbour
-    at_once = max(1, min(QUERIES_AT_ONCE, len(queries), CELLS_AT_ONCE // columns))
-    # One buffer for all parts: memory that is asked for anew comes from the system page by page.
-    buffer = queries.new_full((at_once, columns), -math.inf)
-    for start in range(0, len(queries), at_once):
-        part = F.normalize(queries[start : start + at_once], dim=1)
+    at_once = max(1, min(QUERIES_AT_ONCE, CELLS_AT_ONCE // columns))
+    parts = queries.tensor_split(max(1, math.ceil(len(queries) / at_once)))
+    # Cosines are scaled, not the bank, of which that would take a copy. And one buffer serves all parts:
+    # memory that is asked for anew comes from the system page by page.
+    scale = 1 / torch.linalg.vector_norm(bank, dim=1).clamp_min(1e-12)
+    buffer = queries.new_full((len(parts[0]), columns), -math.inf)
+    found = []
+    for part in parts:
         cosines = buffer[: len(part)]
-        torch.mm(part, bank.T, out=cosines[:, : len(bank)])
-        here = slice(start, start + len(part))
-        similarity[here], neighbours[here] = largest(cosines, k)
-    return similarity, neighbours
+        torch.mm(F.normalize(part, dim=1), bank.T, out=cosines[:, : len(bank)]).mul_(scale)
+        found.append(largest(cosines, k))
+    similarity, neighbours = zip(*found, strict=True)
+    return torch.cat(similarity), torch.cat(neighbours)
 
 
 def largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
