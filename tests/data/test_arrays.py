@@ -48,6 +48,11 @@ def test_digits_nearest_neighbour_scores_as_known(digits: Data) -> None:
     assert correct.double().mean().item() == pytest.approx(0.982)
 
 
+def test_digits_lie_nowhere() -> None:
+    with pytest.raises(InputError, match=r"data.path is ~/mine, but data.name is digits"):
+        load_digits("~/mine")
+
+
 def test_digits_keep_all_seventeen_levels(digits: Data) -> None:
     assert digits.train.images.unique().tolist() == [round(level * 255 / 16) for level in range(17)]
     assert torch.equal(digits.train.images[:, 0], digits.train.images[:, 2])

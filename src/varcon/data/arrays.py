@@ -20,6 +20,11 @@ def load_digits(path: str = "", image_size: int = 0, progress: OnProgress | None
     from sklearn.datasets import load_digits as sklearn_digits
     from sklearn.model_selection import train_test_split
 
+    if path:  # whoever gives one means other data
+        raise InputError(
+            f"data.path is {path}, but data.name is digits, which come with scikit-learn; for your own data "
+            "set data.name too: folder, npz, cifar10 or cifar100"
+        )
     pixels, labels = sklearn_digits(return_X_y=True)  # [1797, 64] in 0..16
     grey = np.rint(pixels * 255 / 16).astype(np.uint8).reshape(-1, 8, 8, 1)
     split = train_test_split(np.arange(len(labels)), test_size=500, random_state=0, stratify=labels)
