@@ -271,6 +271,13 @@ def test_names_with_brackets_and_colons_are_printed_as_they_are(here, trained, c
     assert f"trained {name}" in capsys.readouterr().out
 
 
+def test_what_another_evaluation_is_meant_for(trained, here, capsys):
+    """Flags that would have no effect are refused, with the command that has one."""
+    words = f"judge it on another data set: varcon evaluate {trained} --only transfer --target NAME=PATH"
+    refused(capsys, here, ["evaluate", str(trained), "--data.path", "photos"], words)
+    refused(capsys, here, ["evaluate", str(trained), "--target", "x=photos"], "is for transfer and finetune")
+
+
 def test_folders_that_are_no_runs(here, capsys):
     refused(capsys, here, ["evaluate", "nowhere"], "nowhere is not a run")
     refused(capsys, here, ["report", "nowhere"], "nowhere")

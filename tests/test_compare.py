@@ -204,6 +204,30 @@ def test_the_recipe_of_a_method_changed(copied, capsys):
     refused(capsys, out, [recipe, "--methods", "varcon,ce"], "ce-seed0 was begun with method.label_smoothing")
 
 
+def test_labels_that_were_corrected(copied, capsys):
+    recipe, out = copied
+    with np.load(recipe.with_name("few.npz")) as file:
+        arrays = {**file}
+    arrays["train_labels"][:2] = arrays["train_labels"][:2][::-1].copy()
+    np.savez(recipe.with_name("few.npz"), **arrays)
+    flags = ["--methods", "varcon", "--data.path", recipe.with_name("few.npz")]
+    refused(capsys, out, [recipe, *flags], "was trained on other data than lie at")
+
+
+def test_all_that_vectors_can_have(tmp_path, reported):
+    """As for `varcon evaluate`: what is of images alone is left out, not failed after training."""
+    recipe = write_recipe(tmp_path)
+    with np.load(tmp_path / "few.npz") as file:
+        arrays = {name: array.reshape(48, -1).astype(np.float32) for name, array in file.items()}
+    labels = {name: array[:, 0].astype(int) for name, array in arrays.items() if "labels" in name}
+    np.savez(tmp_path / "few.npz", **{**arrays, **labels})
+    recipe.write_text("[encoder]\nname = 'mlp'\n[augment]\npolicy = 'vectors'\n" + recipe.read_text())
+    command = ["compare", str(recipe), "--methods", "varcon", "--only", "all", "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    (found,) = json.loads((tmp_path / "out/compare.json").read_text())
+    assert found["Ward ARI"] == 1
+
+
 def test_other_evaluation_settings_judge_anew(copied, reported):
     """All runs, and the column is named for the probe that was taken."""
     recipe, out = copied
@@ -238,7 +262,7 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
     for found in results:
         assert found["kNN top-1"] == found["transfer, twin"] == found["few-shot centroid@2"] == 100
         assert found["Ward ARI"] == 1
-        assert found["fine-tuned on twin, last"] == found["fine-tuned on double, last"] == 100
+        assert found["fine-tuned on twin, last top-1"] == found["fine-tuned on double, last top-1"] == 100
         assert "effective rank" in found  # which the call that trained the runs has found
     table = (out / "compare.md").read_text()
     assert table.splitlines()[0] == "| method | varcon | ce |"
@@ -437,6 +461,9 @@ def test_mistakes_are_found_before_anything_is_trained(tmp_path, capsys):
             ["--only", "transfer", "--target", "flowers=nowhere"],
             "there is no nowhere; correct the path",
         ),
+        ("out", ["--only", "knn", "--target", f"x={recipe}"], "--target is for transfer and finetune"),
+        ("out", ["--only", "knn,real"], "varcon evaluate RUN --only real --real.labels FILE"),
+        ("out", ["--methods", "varcon", "--only", "maps"], "set train.snapshots in the recipe"),
         ("taken", ["--methods", "varcon,ce"], "ce-seed0 exists and is not a run"),
         ("few.npz", ["--methods", "varcon"], "few.npz is a run or a file"),
     ):

@@ -47,7 +47,7 @@ class Evaluate:
     with centroid, logistic, fewshot, clustering, similarity, temperature, calibration, outliers and
     robustness, together all; or real, transfer, finetune and maps"""
     target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
-    """a data set to transfer to, or to fine-tune on, by its name and folder; may be given several times"""
+    """for --only transfer or finetune: a data set by its name and folder; may be given several times"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie now, if they have moved since training"""
     device: str = "auto"
@@ -86,7 +86,7 @@ class Compare:
     only: str = "standard"
     """evaluations to judge each run by, separated by commas, as for varcon evaluate"""
     target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
-    """a data set to transfer to, by its name and folder; may be given several times"""
+    """for --only transfer or finetune: a data set by its name and folder; may be given several times"""
     out: Path | None = None
     """folder for runs, table and report; by default runs/compare-, the recipe's name and, if timed, -time"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
@@ -114,7 +114,7 @@ class Sweep:
     only: str = "standard"
     """evaluations to judge each run by, separated by commas, as for varcon evaluate"""
     target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
-    """a data set to transfer to, by its name and folder; may be given several times"""
+    """for --only transfer or finetune: a data set by its name and folder; may be given several times"""
     out: Path | None = None
     """folder for runs, table and report; by default runs/sweep- and the recipe's name"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None

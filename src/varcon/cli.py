@@ -31,7 +31,7 @@ from varcon.evaluations import (
     FurtherSettings,
     chosen_evaluations,
 )
-from varcon.evaluations.transfer import given_target
+from varcon.evaluations.transfer import given_targets
 from varcon.files import write_text
 from varcon.recipe import DIGITS, Recipe, did_you_mean, differences, load_recipe, recipe_to_dict
 from varcon.suggest import suggest, used_device
@@ -246,7 +246,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
     # A setting that is itself settings, or none, would else become a command of its own.
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
     only = chosen_evaluations(chosen.only, of_vectors=recipe.encoder.name in FOR_VECTORS)
-    further = chosen.further.to_targets(tuple(given_target(text) for text in chosen.target))
+    further = chosen.further.to_targets(given_targets(chosen.target, only))
     with Bar(console, "judging") as bar:
         found = run.evaluate(
             chosen.run,

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from inspect import cleandoc
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -20,10 +20,11 @@ from varcon import reproduce as paper
 from varcon import sweep as grids
 from varcon.arguments import Compare, Reproduce, Sweep, parse
 from varcon.core import Data, InputError, RunError
+from varcon.encoders import FOR_VECTORS
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import FurtherSettings, chosen_evaluations
-from varcon.evaluations.transfer import Target, given_target
-from varcon.recipe import load_recipe
+from varcon.evaluations.transfer import Target, given_target, given_targets
+from varcon.recipe import Recipe, load_recipe
 from varcon.reproduce import Setup
 from varcon.runs import Planned, Result
 from varcon.terminal import Bar, bars, show
@@ -37,7 +38,7 @@ def compare(arguments: list[str], console: Console) -> None:
     out = chosen.out or run_folder.RUNS / f"compare-{run_folder.run_name(chosen.recipe)}{ending}"
     methods = [name.strip() for name in chosen.methods.split(",")]
     seeds, where, devices = read_seeds(chosen.seeds), chosen.data_path, chosen_devices(chosen.devices)
-    judges = read_judges(chosen.only, chosen.target)
+    judges = read_judges(chosen.only, chosen.target, load_recipe(chosen.recipe))
     device = devices[0] if devices else None
     with going_on_with(command):
         with Bar(console, "planning") as bar:
@@ -55,6 +56,11 @@ class Judges(NamedTuple):
 
     def of(self, planned: list[Planned]) -> list[Planned]:
         """The same runs, to be judged by these evaluations."""
+        if "maps" in self.names and not all(one.recipe.train.snapshots for one in planned):
+            raise InputError(
+                "maps are of encoders that runs keep on their way, and these keep none: set train.snapshots "
+                "in the recipe, as in [0, 10, 50]"
+            )
         further = FurtherSettings().to_targets(self.targets)
         return [
             replace(one, only=self.names, further=further.at_temperature(one.recipe.method))
@@ -62,10 +68,16 @@ class Judges(NamedTuple):
         ]
 
 
-def read_judges(only: str, targets: tuple[str, ...]) -> Judges:
-    judges = Judges(chosen_evaluations(only), tuple(given_target(text) for text in targets))
+def read_judges(only: str, targets: tuple[str, ...], recipe: Recipe[Any]) -> Judges:
+    names = chosen_evaluations(only, of_vectors=recipe.encoder.name in FOR_VECTORS)
+    judges = Judges(names, given_targets(targets, names))
     if "transfer" in judges.names and not targets:
         raise InputError("--only names transfer; say where to with --target NAME=PATH")
+    if "real" in judges.names:
+        raise InputError(
+            "real takes a file of labels, which this command has no flag for; judge the runs afterwards: "
+            "varcon evaluate RUN --only real --real.labels FILE"
+        )
     return judges
 
 
@@ -106,7 +118,7 @@ def sweep(arguments: list[str], console: Console) -> None:
     base = load_recipe(chosen.recipe)
     if chosen.data_path:
         base = replace(base, data=replace(base.data, path=str(chosen.data_path)))
-    devices, judges = chosen_devices(chosen.devices), read_judges(chosen.only, chosen.target)
+    devices, judges = chosen_devices(chosen.devices), read_judges(chosen.only, chosen.target, base)
     if devices:
         base = replace(base, train=replace(base.train, device=devices[0]))
     out = chosen.out or run_folder.RUNS / f"sweep-{run_folder.run_name(chosen.recipe)}"

@@ -120,14 +120,16 @@ def evaluate(
     weights = finished_weights(folder)
     where = torch.device(pick_device(device))
     source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
+    on_others = shlex.join(["varcon", "evaluate", str(folder), "--only", "transfer", "--target", "NAME=PATH"])
+    if data_path and recipe.data.name == "digits":
+        raise InputError(
+            f"{folder} was trained on scikit-learn's digits; judge it on another data set: {on_others}"
+        )
     data = load(source, progress)
     if not is_trained_on(folder, data):
-        command = shlex.join(
-            ["varcon", "evaluate", str(folder), "--only", "transfer", "--target", "NAME=PATH"]
-        )
         raise InputError(
             f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
-            f"on another data set: {command}"
+            f"on another data set: {on_others}"
         )
     if data.train.images.ndim == 2 and (unfit := [name for name in only if name in FOR_IMAGES]):
         raise InputError(f"{unfit[0]} is an evaluation of images and the data of {folder} are vectors")

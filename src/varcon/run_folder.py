@@ -7,6 +7,7 @@ findings/ and report.html.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import platform
 import shlex
@@ -75,11 +76,27 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
         check_recipe(recipe_to_dict(stored_recipe(folder)), recipe, folder)  # killed before its first save
 
 
-def is_trained_on(folder: Path, data: Data) -> bool:
-    """Whether these are the data of the run, as far as its record tells."""
+def is_trained_on(folder: Path, data: Data, by_labels: bool = False) -> bool:
+    """Whether these are the data of the run, as far as its record tells; an encoder may be judged by labels
+    that were corrected since, but has not learned from them."""
     facts = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
-    now = {"train_images": len(data.train), "test_images": len(data.test), "classes": data.classes}
+    now = facts_of(data)
+    if not by_labels:
+        del now["labels"]
     return all(facts.get(name, value) == value for name, value in now.items())
+
+
+def facts_of(data: Data) -> dict[str, Any]:
+    """By which data are known again; not by pixels, which another version of a decoder makes differently."""
+    labels = hashlib.sha256()
+    for split in (data.train, data.test):
+        labels.update(split.labels.cpu().numpy().tobytes())
+    return {
+        "classes": data.classes,
+        "train_images": len(data.train),
+        "test_images": len(data.test),
+        "labels": labels.hexdigest()[:16],
+    }
 
 
 def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str) -> dict[str, Any]:
@@ -99,9 +116,7 @@ def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str
         },
         "device": kind if distributed.world_size() == 1 else f"{distributed.world_size()} x {kind}",
         "steps": f"kernel by kernel ({hindrance})" if hindrance else "one CUDA graph each",
-        "classes": data.classes,
-        "train_images": len(data.train),
-        "test_images": len(data.test),
+        **facts_of(data),
         "started": datetime.now().isoformat(timespec="seconds"),
     }
 

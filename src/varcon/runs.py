@@ -58,7 +58,7 @@ COLUMNS = {
     "Ward NMI": ("clustering", "nmi"),
     "superclass of nearest class": ("similarity", "nearest_in_superclass"),
     "mean tau2": ("temperature", "tau2_mean"),
-    "ECE, temperature fitted": ("calibration", "crossed_ece"),
+    "ECE, temperature fitted to test halves": ("calibration", "crossed_ece"),
     "outliers, AUROC": ("outliers", "likelihood_auroc"),
     "corrupted images": ("robustness", "mean"),
     "fine-tuned, last": ("finetune", "last"),
@@ -76,7 +76,7 @@ def check_run(one: Planned, data: Data) -> None:
         if not (one.folder / "recipe.json").exists():
             return
     check_recipe(recipe_to_dict(run_folder.stored_recipe(one.folder)), one.recipe, one.folder)
-    if not run_folder.is_trained_on(one.folder, data):
+    if not run_folder.is_trained_on(one.folder, data, by_labels=True):
         raise InputError(
             f"{one.folder} was trained on other data than lie at {one.recipe.data.path!r} now; "
             "restore those, or put the runs elsewhere with --out FOLDER"
@@ -113,10 +113,12 @@ def headlines(findings: dict[str, Findings]) -> dict[str, float]:
     }
     for name, title in SERIES.items():
         if name in findings:
-            scores = findings[name].scores.items()
-            found |= {title.format(what): value for what, value in scores if "_error@" not in what}
+            series = findings[name].scores.items()
+            found |= {title.format(what): value for what, value in series if "_error@" not in what}
     for name in (name for name in findings if name.startswith("finetune-")):
-        found[f"fine-tuned on {name.removeprefix('finetune-')}, last"] = findings[name].scores["last"]
+        scores = findings[name].scores
+        measure = "top-1" if "last_mean_per_class" in scores else "mAP"
+        found[f"fine-tuned on {name.removeprefix('finetune-')}, last {measure}"] = scores["last"]
     return found
 
 

@@ -263,7 +263,7 @@ def test_vectors_it_cannot_take(file: Path, changes: dict[str, Any], words: str)
 
 
 def test_vectors_have_no_size(file: Path) -> None:
-    with pytest.raises(InputError, match=r"data\.image_size is 8 and .* holds vectors: leave it at 0"):
+    with pytest.raises(InputError, match=r"holds vectors, and images of 8 pixels .* leave data\.image_"):
         load_npz(vectors(file), image_size=8)
 
 

@@ -65,6 +65,14 @@ def test_the_usual_numbers_as_far_as_they_go():
     assert np.isfinite(findings.arrays["penalties"]).all()
 
 
+def test_all_images_have_no_spread_over_subsets():
+    data = small([5, 5])
+    findings = FewShot(per_class=(2, 5), subsets=3, probe=QUICK)(raw_pixels(data, CPU), data)
+    assert [name for name in findings.scores if "_error" in name] == ["logistic_error@2", "centroid_error@2"]
+    assert len(np.unique(findings.arrays["logistic"][1])) == 1
+    assert findings.scores["logistic@5"] == findings.arrays["logistic"][1, 0]
+
+
 def test_what_cannot_be():
     data = small([6, 12])
     with pytest.raises(InputError, match=r"asks for 7 images of each class and 'c0' has 6"):

@@ -160,6 +160,8 @@ class Single(nn.Module):
 def test_what_cannot_be(digits):
     for settings, words in (
         ({"name": "cifar"}, r"outliers\.name is 'cifar'; choose one of digits,"),
+        ({"path": "here"}, r"outliers\.path is here and outliers\.name is empty; .* cifar10, cifar100"),
+        ({"name": "folder"}, r"outliers\.name is folder; say where it lies with outliers\.path"),
         ({"temperature": 0.0}, r"outliers\.temperature is 0"),
         ({"k": 0}, r"outliers\.k is 0"),
         ({"images": 0}, r"outliers\.images is 0"),

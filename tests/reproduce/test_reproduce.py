@@ -210,6 +210,8 @@ def test_the_notes_say_what_a_folder_takes_at_the_paper_s_scale(imagenet):
         (["knn", "--seeds", "a"], "--seeds is 'a'"),
         (["knn", "--devices", "cpu,gpu"], "there is no device 'gpu'"),
         (["table4", "--target", "flowers"], "'flowers' names no path"),
+        (["corruption", "--corrupted", "nowhere"], "there is no folder nowhere of corrupted images"),
+        (["real", "--real-labels", "nowhere.json"], "nowhere.json cannot be opened"),
     ],
 )
 def test_mistakes(arguments, words, tmp_path, capsys, monkeypatch):
@@ -234,6 +236,28 @@ def test_what_is_needed_is_asked_for_before_anything_is_trained(tmp_path, capsys
         assert f"{name} needs " in (error := capsys.readouterr().err)
         assert words in error
         assert not (tmp_path / "runs").exists()
+
+
+def test_two_classes_have_no_halves_to_transfer_between(tmp_path, capsys, monkeypatch):
+    data = write_images(tmp_path / "few.npz", classes=3)
+    monkeypatch.chdir(tmp_path)
+    assert main(["reproduce", "table4", "--data", str(data)]) == 2
+    assert "takes four, and the data have 3; give another data set" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["table4", "real"])
+def test_what_stands_in_is_of_these_data(name, made, quick, tmp_path, capsys):
+    """Other images of the same number and classes are not taken for those that the folder was made from."""
+    shutil.copytree(made, tmp_path / "out")
+    data = write_images(tmp_path / "few.npz")
+    with np.load(data) as file:
+        arrays = {**file}
+    chance = np.random.default_rng(1)
+    arrays |= {part: chance.permutation(arrays[part]) for part in ("train_images", "test_images")}
+    np.savez(data, **arrays)
+    assert main(["reproduce", name, "--data", f"npz={data}", "--out", str(tmp_path / "out")]) == 2
+    assert "was made from other data; put these tables elsewhere" in capsys.readouterr().err
 
 
 def test_the_names_are_listed(capsys):

@@ -22,8 +22,8 @@ def load_digits(path: str = "", image_size: int = 0, progress: OnProgress | None
 
     if path:  # whoever gives one means other data
         raise InputError(
-            f"data.path is {path}, but data.name is digits, which come with scikit-learn; for your own data "
-            "set data.name too: folder, npz, cifar10 or cifar100"
+            f"data.path is {path}, but data.name is digits, which come with scikit-learn; other data "
+            "need a recipe whose data.name is folder, npz, cifar10 or cifar100"
         )
     pixels, labels = sklearn_digits(return_X_y=True)  # [1797, 64] in 0..16
     grey = np.rint(pixels * 255 / 16).astype(np.uint8).reshape(-1, 8, 8, 1)
@@ -57,7 +57,10 @@ def load_npz(path: str, image_size: int = 0, progress: OnProgress | None = None)
             )
         check_labels(values, len(classes), f"{part}_labels of {file}")
     if of_vectors and image_size:
-        raise InputError(f"data.image_size is {image_size} and {file} holds vectors: leave it at 0")
+        raise InputError(
+            f"{file} holds vectors, and images of {image_size} pixels a side are asked for: give images, or "
+            "leave data.image_size at 0"
+        )
     to_samples = torch.from_numpy if of_vectors else to_images
     train, test = (Split(to_samples(images[part]), to_labels(labels[part])) for part in ("train", "test"))
     if of_vectors:

@@ -44,13 +44,19 @@ class FewShot:
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         labels, test_labels = data.train.labels.to(encoder.device), data.test.labels.to(encoder.device)
-        numbers = self._numbers(labels.bincount(minlength=len(data.classes)).tolist(), data.classes)
+        counts = labels.bincount(minlength=len(data.classes)).tolist()
+        numbers = self._numbers(counts, data.classes)
+        whole = [{number} == set(counts) for number in numbers]  # where every subset is all there is
         train, test = encoder.features(data.train), encoder.features(data.test)
         directions = F.normalize(test, dim=1)
         shape = (len(numbers), self.subsets)
         logistic, centroid, penalties = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         for place, (row, subset) in enumerate(np.ndindex(*shape)):
             encoder.progress(place, logistic.size, "learning from few labels")
+            if whole[row] and subset:
+                for found in (logistic, centroid, penalties):
+                    found[row, subset] = found[row, 0]
+                continue
             few = few_indices(labels, numbers[row], self.seed + subset)
             chosen = self.probe.fit(train[few], labels[few], len(data.classes))
             logistic[row, subset] = top1(chosen.model.scores(test), test_labels)
@@ -61,7 +67,7 @@ class FewShot:
         for row, number in enumerate(numbers):
             for name, accuracy in (("logistic", logistic[row]), ("centroid", centroid[row])):
                 scores[f"{name}@{number}"] = float(accuracy.mean())
-                if self.subsets > 1:
+                if self.subsets > 1 and not whole[row]:
                     scores[f"{name}_error@{number}"] = standard_error(accuracy)
         arrays = {"per_class": np.array(numbers), "logistic": logistic, "centroid": centroid}
         return Findings(scores, {**arrays, "penalties": penalties})

@@ -54,6 +54,13 @@ class Outliers:
             raise InputError(
                 f"outliers.name is {self.name!r}; choose one of {', '.join(DATASETS)}, or none for stand-ins"
             )
+        if self.path and not self.name:
+            raise InputError(
+                f"outliers.path is {self.path} and outliers.name is empty; say what lies there: "
+                f"{', '.join(name for name in DATASETS if name != 'digits')}"
+            )
+        if self.name not in ("", "digits") and not self.path:
+            raise InputError(f"outliers.name is {self.name}; say where it lies with outliers.path")
         check_temperature("outliers", self.temperature)
         for name, least in (("images", 1), ("k", 1), ("patches", 2), ("seed", 0)):
             if getattr(self, name) < least:

@@ -138,6 +138,13 @@ def open_target(target: Target, encoder: FrozenEncoder, data: Data) -> Data:
         raise InputError(f"transfer target {target.name}: {error}") from None
 
 
+def given_targets(texts: tuple[str, ...], only: tuple[str, ...]) -> tuple[Target, ...]:
+    """Of a command that carries out some evaluations."""
+    if texts and not {"transfer", "finetune"} & {*only}:
+        raise InputError("--target is for transfer and finetune; ask for one of them with --only transfer")
+    return tuple(given_target(text) for text in texts)
+
+
 def given_target(text: str) -> Target:
     """As below, of data that are there: known before anything is trained or encoded."""
     target = parse_target(text)

@@ -100,6 +100,11 @@ def plan(name: str, setup: Setup, data: Data, seeds: list[int], progress: OnProg
 
 def check_needs(name: str, artifact: Artifact, setup: Setup) -> None:
     if setup.scale.stands_in:
+        if artifact.needs == "targets" and not setup.targets and len(setup.counts) < 4:
+            raise InputError(
+                f"{name} learns from half of the classes and transfers to the others, which takes four, and "
+                f"the data have {len(setup.counts)}; give another data set with --target NAME=PATH"
+            )
         return
     if artifact.needs == "targets" and not setup.targets:
         raise InputError(

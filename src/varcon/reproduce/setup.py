@@ -11,11 +11,14 @@ from varcon.augment import AugmentSettings
 from varcon.budget import full_views
 from varcon.core import Data, InputError, OnProgress
 from varcon.data import DATASETS, DataSettings, load
+from varcon.data.corrupted_folder import locate
+from varcon.data.corruptions import NAMES, SEVERITIES
 from varcon.data.folder import find_splits
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings, FurtherSettings
 from varcon.evaluations.knn import KNN
 from varcon.evaluations.map2d import Map2D
+from varcon.evaluations.real import ReaL
 from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.transfer import Target
 from varcon.methods import METHODS
@@ -306,6 +309,12 @@ def set_up(
         base = replace(base, data=brief)
     counts = tuple(loaded.train.labels.bincount(minlength=len(loaded.classes)).tolist())
     side = loaded.train.images.shape[-1]
+    if corrupted:
+        for kind in NAMES:
+            for severity in SEVERITIES:
+                locate(corrupted, kind, severity)
+    if real_labels:
+        ReaL(labels=real_labels).read(loaded)
     return Setup(scale, base, counts, side, out, targets, corrupted, real_labels), loaded
 
 
