@@ -260,7 +260,7 @@ def test_judged_by_what_is_asked_for(copied, capsys, reported):
     results = json.loads((out / "compare.json").read_text())
     assert len(results) == 4
     for found in results:
-        assert found["kNN top-1"] == found["transfer, twin"] == found["few-shot centroid@2"] == 100
+        assert found["kNN top-1"] == found["transfer, twin (top-1)"] == found["few-shot centroid@2"] == 100
         assert found["Ward ARI"] == 1
         assert found["fine-tuned on twin, last top-1"] == found["fine-tuned on double, last top-1"] == 100
         assert "effective rank" in found  # which the call that trained the runs has found

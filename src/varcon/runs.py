@@ -16,8 +16,10 @@ from varcon.engine.loop import Watcher
 from varcon.engine.state import check_recipe
 from varcon.evaluations import FURTHER, STANDARD, FurtherSettings
 from varcon.evaluations.rank import Rank
+from varcon.evaluations.transfer import Target
 from varcon.files import write_json, write_text
 from varcon.recipe import Recipe, differences, recipe_to_dict
+from varcon.reports.figures.transfer import heading
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,15 @@ def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: s
     if not rows:
         why = f"{folder / 'metrics.jsonl'} has no row; restore it, or delete {folder} to train the run again"
         return Result(planned.label, planned.seed, failed=why)
-    scores = headlines(findings)
+    scores = headlines(findings, further_of(planned).transfer.targets)
     scores["minutes"] = rows[-1]["seconds"] / 60
     scores[SPEED] = statistics.median(row["images_per_second"] for row in rows)
     return Result(planned.label, planned.seed, scores)
 
 
-def headlines(findings: dict[str, Findings]) -> dict[str, float]:
+def headlines(findings: dict[str, Findings], targets: tuple[Target, ...]) -> dict[str, float]:
     """Of all that was found, the scores that a table has room for, by the titles of their columns."""
+    named = {target.name: heading(target.name, target.measure) for target in targets}
     found = {
         title: findings[name].scores[score]
         for title, (name, score) in COLUMNS.items()
@@ -114,7 +117,9 @@ def headlines(findings: dict[str, Findings]) -> dict[str, float]:
     for name, title in SERIES.items():
         if name in findings:
             series = findings[name].scores.items()
-            found |= {title.format(what): value for what, value in series if "_error@" not in what}
+            found |= {
+                title.format(named.get(what, what)): value for what, value in series if "_error@" not in what
+            }
     for name in (name for name in findings if name.startswith("finetune-")):
         scores = findings[name].scores
         measure = "top-1" if "last_mean_per_class" in scores else "mAP"
