@@ -1,4 +1,5 @@
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -10,9 +11,15 @@ from varcon.terminal import Bar, bars
 ROW = {"images_per_second": 12345.6, "loss": 1.5, "kl": 1.0, "nll": 0.5, "tau2": 0.11, "epsilon": 0.02}
 
 
-def test_a_log_gets_a_line_now_and_then(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+@pytest.fixture
+def now(monkeypatch):
+    """The bars' own clock. The process's must go on: event loops of test servers wait by it."""
+    found = [0.0]
+    monkeypatch.setattr(terminal, "time", SimpleNamespace(monotonic=lambda: found[0]))
+    return found
+
+
+def test_a_log_gets_a_line_now_and_then(now):
     console = Console(file=io.StringIO(), width=200)
     with Bar(console, "training x") as bar:
         for step in range(1, 101):
@@ -40,10 +47,8 @@ def test_a_terminal_gets_a_live_bar():
         assert words in shown
 
 
-def test_bytes_are_shown_as_megabytes_that_end_once(monkeypatch):
+def test_bytes_are_shown_as_megabytes_that_end_once(now):
     """Of a download that goes on after ten million bytes, and of a small one."""
-    now = [0.0]
-    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
     console = Console(file=io.StringIO(), width=200)
     with Bar(console, "downloading") as bar:
         for done in (10_000_000, 12_900_000, 13_499_999, 13_500_000):
