@@ -4,31 +4,12 @@ import copy
 
 import pytest
 import torch
+from references.norm_oracle import DEVICE, difference, draw, drawn_norm
 from torch import nn
 
 from varcon.encoders import EncoderSettings
 from varcon.kernels import norms
 from varcon.kernels.batch_norm import norm_add_relu
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def draw(shape, generator, dtype):
-    values = torch.randn(shape, generator=generator, dtype=torch.float64) * 2 + 3
-    return values.to(DEVICE, dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
-
-
-def difference(ours, theirs):
-    theirs = theirs.detach().double()
-    return float((ours.detach().double() - theirs).norm() / theirs.norm())
-
-
-def drawn_norm(channels, generator):
-    norm = nn.BatchNorm2d(channels)
-    with torch.no_grad():
-        norm.weight.uniform_(0.5, 2, generator=generator)
-        norm.bias.normal_(generator=generator)
-    return norm.to(DEVICE), copy.deepcopy(norm).to(DEVICE).double()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -38,9 +19,9 @@ def drawn_norm(channels, generator):
 def test_value_gradients_and_statistics(shape, kind, two, dtype, generator):
     norm, oracle = drawn_norm(shape[1], generator)
     skip_norm, skip_oracle = drawn_norm(shape[1], generator) if kind == "normalised skip" else (None, None)
-    x = draw(shape, generator, dtype)
-    skip = None if kind == "no skip" else draw(shape, generator, dtype)
-    first, second = (draw(shape, generator, dtype).detach() for _ in range(2))
+    x = draw(shape, generator, dtype, 3.0, 2.0)
+    skip = None if kind == "no skip" else draw(shape, generator, dtype, 3.0, 2.0)
+    first, second = (draw(shape, generator, dtype, 3.0, 2.0).detach() for _ in range(2))
     outputs = norm_add_relu(x, norm, skip, skip_norm)
     torch.autograd.backward(outputs if two else outputs[:1], (first, second) if two else (first,))
 
@@ -126,7 +107,7 @@ def test_who_is_served():
 @pytest.mark.gpu
 def test_kernels_repeat_bit_for_bit(generator):
     norm = nn.BatchNorm2d(256).to(DEVICE)
-    x, skip = (draw((64, 256, 32, 32), generator, torch.bfloat16) for _ in range(2))
+    x, skip = (draw((64, 256, 32, 32), generator, torch.bfloat16, 3.0, 2.0) for _ in range(2))
     results = []
     for _ in range(2):
         norm.zero_grad()

@@ -6,6 +6,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from references.norm_oracle import DEVICE, difference, draw, drawn_norm
 from torch import nn
 
 from varcon.encoders.resnet import Bottleneck, ResNet
@@ -14,27 +15,8 @@ from varcon.kernels import norms
 pytest.importorskip("triton")
 from varcon.kernels.pointwise import convolve_norm
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # The interpreter takes the bits of bf16 for integers where it multiplies matrices.
 SHORT = torch.bfloat16 if torch.cuda.is_available() else torch.float16
-
-
-def draw(shape, generator, dtype, mean=0.0):
-    values = torch.randn(shape, generator=generator, dtype=torch.float64) + mean
-    return values.to(DEVICE, dtype).contiguous(memory_format=torch.channels_last).requires_grad_()
-
-
-def difference(ours, theirs):
-    theirs = theirs.detach().double()
-    return float((ours.detach().double() - theirs).norm() / theirs.norm())
-
-
-def drawn_norm(channels, generator):
-    norm = nn.BatchNorm2d(channels)
-    with torch.no_grad():
-        norm.weight.uniform_(0.5, 2, generator=generator)
-        norm.bias.normal_(generator=generator)
-    return norm.to(DEVICE), copy.deepcopy(norm).to(DEVICE).double()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, SHORT])

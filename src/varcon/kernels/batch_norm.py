@@ -60,6 +60,36 @@ def part_from_the_end(channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
 
 
 @triton.jit
+def keep_alive(values, alive, rows, channels, row, block, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Which elements of a tile a ReLU lets through, as bits, for `where_alive`."""
+    bits = tl.reshape((values > 0).to(tl.int32), [ROWS, CHANNELS // 8, 8])
+    bits = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2)
+    byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
+    places, inside = tile_at(alive, rows, channels // 8, row, byte)
+    tl.store(places, bits.to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def where_alive(gradient, alive, rows, channels, row, block, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """The gradient before that ReLU."""
+    byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
+    places, inside = tile_at(alive, rows, channels // 8, row, byte)
+    bits = tl.load(places, mask=inside, other=0).to(tl.int32)
+    bits = (bits[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
+    return tl.where(tl.reshape(bits, [ROWS, CHANNELS]) > 0, gradient, 0)
+
+
+@triton.jit
+def follow(running_mean, running_var, mean, variance, channel, exists, rows, momentum):
+    """The running statistics go on towards a batch's."""
+    old_mean = tl.load(running_mean + channel, mask=exists, other=0)
+    old_var = tl.load(running_var + channel, mask=exists, other=0)
+    unbiased = variance * (rows / (rows - 1.0))
+    tl.store(running_mean + channel, old_mean + momentum * (mean - old_mean), mask=exists)
+    tl.store(running_var + channel, old_var + momentum * (unbiased - old_var), mask=exists)
+
+
+@triton.jit
 def _moments_kernel(
     x, sums, rows, channels, rows_each, ROWS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr
 ):
@@ -110,11 +140,7 @@ def _statistics_kernel(
     centre = origin + first
     tl.store(mean + channel, centre, mask=exists)
     tl.store(rstd + channel, 1 / tl.sqrt(variance + epsilon), mask=exists)
-    old_mean = tl.load(running_mean + channel, mask=exists, other=0)
-    old_var = tl.load(running_var + channel, mask=exists, other=0)
-    unbiased = variance * (rows / (rows - 1.0))
-    tl.store(running_mean + channel, old_mean + momentum * (centre - old_mean), mask=exists)
-    tl.store(running_var + channel, old_var + momentum * (unbiased - old_var), mask=exists)
+    follow(running_mean, running_var, centre, variance, channel, exists, rows, momentum)
 
 
 @triton.jit
@@ -143,11 +169,7 @@ def _apply_kernel(
             )
             added = added * scale[None, :] + shift[None, :]
         value += added
-        bits = tl.reshape((value > 0).to(tl.int32), [ROWS, CHANNELS // 8, 8])
-        bits = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2)
-        byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
-        places, inside = tile_at(alive, rows, channels // 8, row, byte)
-        tl.store(places, bits.to(tl.uint8), mask=inside)
+        keep_alive(value, alive, rows, channels, row, block, ROWS, CHANNELS)
     places, inside = tile_at(y, rows, channels, row, channel)
     tl.store(places, not_below_zero(value), mask=inside)
 
@@ -185,11 +207,7 @@ def _gradient_sums_kernel(
         places, inside = tile_at(x, rows, channels, row, channel)
         value = tl.load(places, mask=inside, other=0).to(tl.float32)
         if ADD:
-            byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
-            places, inside = tile_at(alive, rows, channels // 8, row, byte)
-            bits = tl.load(places, mask=inside, other=0).to(tl.int32)
-            bits = (bits[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
-            gradient = tl.where(tl.reshape(bits, [ROWS, CHANNELS]) > 0, gradient, 0)
+            gradient = where_alive(gradient, alive, rows, channels, row, block, ROWS, CHANNELS)
             places, inside = tile_at(by_sum, rows, channels, row, channel)
             tl.store(places, gradient, mask=inside)
         else:

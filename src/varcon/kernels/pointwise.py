@@ -27,7 +27,16 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from varcon.kernels.batch_norm import Shape, like, not_below_zero, part_from_the_end, tile_at
+from varcon.kernels.batch_norm import (
+    Shape,
+    follow,
+    keep_alive,
+    like,
+    not_below_zero,
+    part_from_the_end,
+    tile_at,
+    where_alive,
+)
 
 
 class Tiling(NamedTuple):
@@ -129,11 +138,7 @@ def _known_statistics_kernel(
     tl.store(statistics + wide + channel, scale, mask=exists)
     shift = tl.load(beta + channel, mask=exists, other=0) - mean * scale
     tl.store(statistics + 2 * wide + channel, shift, mask=exists)
-    old_mean = tl.load(running_mean + channel, mask=exists, other=0)
-    old_var = tl.load(running_var + channel, mask=exists, other=0)
-    unbiased = variance * (rows / (rows - 1.0))
-    tl.store(running_mean + channel, old_mean + momentum * (mean - old_mean), mask=exists)
-    tl.store(running_var + channel, old_var + momentum * (unbiased - old_var), mask=exists)
+    follow(running_mean, running_var, mean, variance, channel, exists, rows, momentum)
 
 
 @triton.jit
@@ -158,11 +163,7 @@ def _forward_kernel(
     if ADD:
         places, inside = tile_at(skip, rows, wide, row, channel)
         value += tl.load(places, mask=inside, other=0).to(tl.float32)
-        bits = tl.reshape((value > 0).to(tl.int32), [ROWS, WIDE // 8, 8])
-        bits = tl.sum(bits << tl.arange(0, 8)[None, None, :], axis=2)
-        byte = block * (WIDE // 8) + tl.arange(0, WIDE // 8)
-        places, inside = tile_at(alive, rows, wide // 8, row, byte)
-        tl.store(places, bits.to(tl.uint8), mask=inside)
+        keep_alive(value, alive, rows, wide, row, block, ROWS, WIDE)
         value = not_below_zero(value)
     places, inside = tile_at(y, rows, wide, row, channel)
     tl.store(places, value, mask=inside)
@@ -180,11 +181,7 @@ def _past_relu_kernel(
     if TWO:
         places, inside = tile_at(by_y_too, rows, channels, row, channel)
         gradient += tl.load(places, mask=inside, other=0).to(tl.float32)
-    byte = block * (CHANNELS // 8) + tl.arange(0, CHANNELS // 8)
-    places, inside = tile_at(alive, rows, channels // 8, row, byte)
-    bits = tl.load(places, mask=inside, other=0).to(tl.int32)
-    bits = (bits[:, :, None] >> tl.arange(0, 8)[None, None, :]) & 1
-    gradient = tl.where(tl.reshape(bits, [ROWS, CHANNELS]) > 0, gradient, 0)
+    gradient = where_alive(gradient, alive, rows, channels, row, block, ROWS, CHANNELS)
     places, inside = tile_at(by_sum, rows, channels, row, channel)
     tl.store(places, gradient, mask=inside)
 
