@@ -18,6 +18,7 @@ from varcon.cli import main
 from varcon.compare import plan
 from varcon.core import Batch, Method, StepOutput
 from varcon.engine.interrupt import Interrupted
+from varcon.evaluations.clustering import Clustering
 from varcon.methods import METHODS
 from varcon.recipe import load_recipe
 
@@ -377,6 +378,31 @@ def test_a_run_that_diverges_is_listed_and_the_rest_goes_on(tmp_path, capsys, mo
         assert main([*command, "--out", str(tmp_path / "none"), "--methods", "supcon"]) == 1
     assert main(command) == 0
     assert "failed" not in (out / "compare.md").read_text()
+
+
+def test_an_evaluation_that_fails_leaves_the_others_in_the_table(tmp_path, capsys, monkeypatch, reported):
+    recipe = write_recipe(tmp_path)
+    out = tmp_path / "out"
+    command = ["compare", str(recipe), "--methods", "varcon,ce", "--out", str(out)]
+    command += ["--only", "standard,centroid,clustering"]
+
+    def failing(self, encoder, data):
+        raise InputError("its file is broken")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Clustering, "__call__", failing)
+        assert main(command) == 1
+    assert "2 of 2 runs failed (varcon, seed 0; ce, seed 0)" in capsys.readouterr().err
+    assert rows(out) == [("varcon", 0, 100.0), ("ce", 0, 100.0)]
+    head, *body, _, _, _, _ = (out / "compare.md").read_text().splitlines()
+    assert "nearest centroid" in head
+    assert "Ward" not in head
+    assert all(line.endswith("| 1, 1 judged in part |") for line in body[1:])
+    assert "varcon, seed 0 failed: its file is broken" in (out / "compare.md").read_text()
+    assert reported == ["varcon-seed0", "ce-seed0"]
+    assert main(command) == 0
+    assert "Ward NMI" in (out / "compare.md").read_text()
+    assert "failed" not in (out / "compare.json").read_text()
 
 
 def interrupting(what):

@@ -153,7 +153,7 @@ def carry_out(
     show(runs.table(results, what), console)
     console.print(f"table: {out / f'{name}.md'}", soft_wrap=True)
     places = {(one.label, one.seed): one.folder for one in planned}
-    folders = [places[result.label, result.seed] for result in results if not result.failed]
+    folders = [places[result.label, result.seed] for result in results if result.scores]
     if folders:
         console.print(f"report: {run.report(folders, out / 'report.html')}", soft_wrap=True)
     failed = [f"{one.label}, seed {one.seed}" for one in results if one.failed]

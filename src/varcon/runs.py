@@ -45,7 +45,7 @@ class Result:
     label: str
     seed: int
     scores: dict[str, float] = field(default_factory=dict)  # by the titles below, and minutes
-    failed: str = ""  # why, of a run that did not come to its end
+    failed: str = ""  # why a run did not come to its end or, where it has scores, was not judged in full
 
 
 COLUMNS = {
@@ -88,14 +88,18 @@ def check_run(one: Planned, data: Data) -> None:
 def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: str) -> Result:
     """Trains and judges one run, or goes on where it was left, or only reads what is there."""
     folder, recipe = planned.folder, planned.recipe
+    findings: dict[str, Findings] = {}
+    failed = ""
     try:
         if not planned.finished:
             run.train(recipe, folder, True, watch, progress, command)
-        findings = judge(planned, progress)
+        judge(planned, progress, findings)
     except Interrupted:
         raise
     except (RunError, InputError) as error:  # the other runs can do without this one
-        return Result(planned.label, planned.seed, failed=str(error))
+        failed = str(error)
+    if not findings:
+        return Result(planned.label, planned.seed, failed=failed)
     rows = read_rows(folder / "metrics.jsonl")
     if not rows:
         why = f"{folder / 'metrics.jsonl'} has no row; restore it, or delete {folder} to train the run again"
@@ -103,7 +107,7 @@ def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: s
     scores = headlines(findings, further_of(planned).transfer.targets)
     scores["minutes"] = rows[-1]["seconds"] / 60
     scores[SPEED] = statistics.median(row["images_per_second"] for row in rows)
-    return Result(planned.label, planned.seed, scores)
+    return Result(planned.label, planned.seed, scores, failed)
 
 
 def headlines(findings: dict[str, Findings], targets: tuple[Target, ...]) -> dict[str, float]:
@@ -127,17 +131,23 @@ def headlines(findings: dict[str, Findings], targets: tuple[Target, ...]) -> dic
     return found
 
 
-def judge(planned: Planned, progress: OnProgress) -> dict[str, Findings]:
-    """What the evaluations find; what they have found with the same settings is read, asked for or not."""
-    found = read_findings(planned)
-    missing = missing_findings(planned, found)
+def judge(planned: Planned, progress: OnProgress, findings: dict[str, Findings]) -> None:
+    """Adds what the evaluations find, one by one: if one fails, those before it are there. What they have
+    found with the same settings is read, asked for or not."""
+    findings |= read_findings(planned)
+    missing = missing_findings(planned, findings)
     if missing:
-        folder, recipe = planned.folder, planned.recipe
-        where, device = recipe.data.path or None, recipe.train.device
-        found |= run.evaluate(
-            folder, recipe.evaluate, where, device, progress, only=missing, further=further_of(planned)
+        recipe = planned.recipe
+        run.evaluate(
+            planned.folder,
+            recipe.evaluate,
+            recipe.data.path or None,
+            recipe.train.device,
+            progress,
+            findings.__setitem__,
+            missing,
+            further_of(planned),
         )
-    return found
 
 
 def missing_findings(planned: Planned, found: dict[str, Findings]) -> tuple[str, ...]:
@@ -191,8 +201,9 @@ def table(results: list[Result], what: str) -> list[list[str]]:
     titles += [title for title in found if title not in (*COLUMNS, "minutes", SPEED)]
     rows = []
     for label in dict.fromkeys(result.label for result in results):
-        own = [result.scores for result in results if result.label == label and not result.failed]
-        failed = sum(result.label == label and bool(result.failed) for result in results)
+        several = [result for result in results if result.label == label]
+        own = [result.scores for result in several if result.scores]
+        in_part = sum(bool(result.failed and result.scores) for result in several)
         cells = [label]
         for title in titles:
             values = [scores[title] for scores in own if title in scores]
@@ -201,7 +212,9 @@ def table(results: list[Result], what: str) -> list[list[str]]:
             cells.append(f"{statistics.fmean(values):.{digits}f}{spread}" if values else "")
         cells.append(f"{statistics.fmean(scores['minutes'] for scores in own):.2f}" if own else "")
         cells.append(f"{statistics.fmean(scores[SPEED] for scores in own):,.0f}" if own else "")
-        rows.append([*cells, f"{len(own)}, {failed} failed" if failed else str(len(own))])
+        counts = {"failed": len(several) - len(own), "judged in part": in_part}
+        seeds = [str(len(own)), *(f"{count} {how}" for how, count in counts.items() if count)]
+        rows.append([*cells, ", ".join(seeds)])
     result = [[what, *titles, "minutes a run", SPEED, "seeds"], *rows]
     if len(rows) < MOST_COLUMNS < len(result[0]):  # lying on its side it can be read
         return [list(line) for line in zip(*result, strict=True)]
@@ -216,6 +229,7 @@ def write(out: Path, results: list[Result], name: str, what: str) -> None:
     out.mkdir(parents=True, exist_ok=True)  # a run that fails may leave none
     write_text(out / f"{name}.md", "".join(lines + failures))
     entries = [
-        {what: r.label, "seed": r.seed, **({"failed": r.failed} if r.failed else r.scores)} for r in results
+        {what: r.label, "seed": r.seed, **r.scores, **({"failed": r.failed} if r.failed else {})}
+        for r in results
     ]
     write_json(out / f"{name}.json", entries)

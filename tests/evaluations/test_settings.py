@@ -127,7 +127,9 @@ def test_tau2_spans_what_epsilon_was_learned(finished_run, tmp_path):
     planned = Planned("varcon", 0, recipe, folder, ("temperature",), FurtherSettings())
     assert read_findings(planned)["temperature"].scores["epsilon"] == 0.0371  # not judged again
     stored.unlink()
-    assert judge(planned, lambda *_: None)["temperature"].scores["epsilon"] == 0.0371
+    findings = {}
+    judge(planned, lambda *_: None, findings)
+    assert findings["temperature"].scores["epsilon"] == 0.0371
     command = ["evaluate", str(folder), "--device", "cpu", "--only", "temperature"]
     for flags, epsilon in (([], 0.0371), (["--temperature.epsilon", "0.01"], 0.01)):
         assert main([*command, *flags]) == 0

@@ -9,6 +9,8 @@ from torch import nn
 
 from varcon.encoders import EncoderSettings
 from varcon.kernels import norms
+
+pytest.importorskip("triton")
 from varcon.kernels.batch_norm import norm_add_relu
 
 
