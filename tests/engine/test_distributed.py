@@ -1,5 +1,6 @@
 """Two processes on gloo against one process on the union of their batches."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,3 +43,22 @@ def test_training_starts_under_torchrun(tmp_path):
     assert trained.read_bytes() != untrained.read_bytes()
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 1
     assert len(torch.load(tmp_path / "run/last.ckpt", weights_only=True)["generators"]) == 2
+
+
+def test_the_group_is_gone_after_training():
+    """One that lived on would have threads, which abort a process if its end finds them at work."""
+    code = """
+import weakref, torch
+from varcon.engine.distributed import process_group, synchronised
+with process_group("cpu") as device:
+    group = weakref.ref(torch.distributed.group.WORLD)
+    model = synchronised(torch.nn.Linear(3, 3), device)
+    model(torch.ones(2, 3)).sum().backward()
+    del model
+assert group() is None
+"""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **alone}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

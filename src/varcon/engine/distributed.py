@@ -14,6 +14,11 @@ from torch import Tensor, nn
 
 from varcon.core import InputError
 
+if dist.is_available():
+    # torch imports it sooner or later, and its functions keep the group that is there by then, as a default:
+    # one that is never destroyed, whose threads abort the process if they are still at work at its end.
+    import torch.distributed.nn
+
 
 def active() -> bool:
     return dist.is_available() and dist.is_initialized()
