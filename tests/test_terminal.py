@@ -34,6 +34,20 @@ def test_a_log_gets_a_line_now_and_then(now):
     assert lines[-1].startswith("training x: 100 of 100, 0 s left")
 
 
+def test_work_that_has_just_begun_has_no_time_left(now):
+    """Its first line may be due at once, after other work that was silent."""
+    console = Console(file=io.StringIO(), width=200)
+    with Bar(console, "x") as bar:
+        for done in (0, 50, 100):
+            now[0] += 16.0
+            bar.progress(done, 100, "clustering")
+    assert console.file.getvalue().splitlines() == [
+        "clustering: 0 of 100",
+        "clustering: 50 of 100, 16 s left",
+        "clustering: 100 of 100, 0 s left",
+    ]
+
+
 def test_a_terminal_gets_a_live_bar():
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
     with Bar(console, "training x") as bar:

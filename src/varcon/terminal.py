@@ -73,9 +73,11 @@ class Bar:
         due = now - self._last_line > SECONDS_BETWEEN_LINES
         if not self._console.is_terminal and (due or done == total):
             self._last_line = now
-            seconds_each = (now - self._began[0]) / max(1, done - self._began[1])
-            left = f"{seconds_each * (total - done):.0f} s left"
-            self._console.print(f"{title}: {done} of {total}, {left}  {numbers}".rstrip(), soft_wrap=True)
+            since, timed = now - self._began[0], done - self._began[1]
+            # Of work that has just begun nobody knows yet how long it takes.
+            known = timed or done == total
+            left = f", {since / max(1, timed) * (total - done):.0f} s left" if known else ""
+            self._console.print(f"{title}: {done} of {total}{left}  {numbers}".rstrip(), soft_wrap=True)
 
     def __enter__(self) -> Bar:
         if not self._shares:
