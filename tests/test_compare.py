@@ -405,6 +405,16 @@ def test_an_evaluation_that_fails_leaves_the_others_in_the_table(tmp_path, capsy
     assert "failed" not in (out / "compare.json").read_text()
 
 
+def test_what_a_method_cannot_have_is_no_failure(tmp_path, reported):
+    """VarCon trains no classifier of its own."""
+    command = ["compare", str(write_recipe(tmp_path)), "--methods", "varcon,ce", "--only", "classifier"]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    assert reported == ["varcon-seed0", "ce-seed0"]
+    text = (tmp_path / "out/compare.md").read_text()
+    assert "own classifier" in text
+    assert "failed" not in text
+
+
 def interrupting(what):
     def stop(*arguments, **settings):
         raise what

@@ -98,7 +98,7 @@ def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: s
         raise
     except (RunError, InputError) as error:  # the other runs can do without this one
         failed = str(error)
-    if not findings:
+    if failed and not findings:
         return Result(planned.label, planned.seed, failed=failed)
     rows = read_rows(folder / "metrics.jsonl")
     if not rows:
@@ -144,9 +144,9 @@ def judge(planned: Planned, progress: OnProgress, findings: dict[str, Findings])
             recipe.data.path or None,
             recipe.train.device,
             progress,
-            findings.__setitem__,
-            missing,
-            further_of(planned),
+            found=findings.__setitem__,
+            only=missing,
+            further=further_of(planned),
         )
 
 
