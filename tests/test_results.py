@@ -1,11 +1,17 @@
 """The numbers that the project quotes are those of the runs that it keeps."""
 
-import importlib.util
+import importlib
 import json
 import re
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
+
+from varcon.cli import parse_train
+from varcon.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]
 RUNS = sorted(path.parent for path in ROOT.glob("results/*/*/recipe.json"))
@@ -13,10 +19,14 @@ RUNS = sorted(path.parent for path in ROOT.glob("results/*/*/recipe.json"))
 
 @pytest.fixture(scope="module")
 def results():
-    spec = importlib.util.spec_from_file_location("results", ROOT / "results/results.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(ROOT / "results"))
+    yield importlib.import_module("results")
+    sys.path.remove(str(ROOT / "results"))
+
+
+@pytest.fixture(scope="module")
+def train(results):
+    return importlib.import_module("train")
 
 
 def test_the_page_is_written_from_the_runs(results):
@@ -94,3 +104,54 @@ def test_keeping_a_run(results, tmp_path, monkeypatch):
     )
     with pytest.raises(SystemExit, match=r"no run is kept as results/digits/other-seed\*"):
         results.kept("digits/other")
+
+
+def test_every_experiment_can_be_trained(train):
+    for one in train.experiments(train.EXPERIMENTS):
+        chosen = parse_train(load_recipe(ROOT / one.arguments[0]), [*one.arguments])
+        assert one.name.endswith(f"-seed{chosen.settings.train.seed}")
+        assert chosen.settings.data.held_out == (0.1 if one.name.startswith("search/") else 0.0)
+
+
+def test_a_kept_run_is_one_of_the_experiments(train):
+    commands = {one.name: one.command for one in train.experiments(train.EXPERIMENTS)}
+    for folder in RUNS:
+        record = json.loads((folder / "recipe.json").read_text())
+        assert record["command"] == commands[f"{folder.parent.name}/{folder.name}"]
+
+
+def test_training_what_is_not_kept(results, train, tmp_path, monkeypatch, capsys):
+    (tmp_path / "experiments.toml").write_text(
+        """
+        [digits]
+        judge = "knn"
+        [digits.brief]
+        recipe = "recipes/digits/varcon.toml"
+        settings = "--data.name npz --train.epochs 1 --train.device cpu"
+        [digits.impossible]
+        like = "digits/brief"
+        settings = "--train.batch-size 5000"
+        [digits.other]
+        like = "digits/brief"
+        settings = "--augment.flip 0.5"
+        seeds = [4]
+        """
+    )
+    monkeypatch.setattr(train, "EXPERIMENTS", tmp_path / "experiments.toml")
+    monkeypatch.setattr(results, "HERE", tmp_path / "results")
+    pixels, labels = load_digits(return_X_y=True)
+    images = {"train_images": pixels.reshape(-1, 8, 8).astype("uint8"), "train_labels": labels}
+    images |= {"test_images": images["train_images"], "test_labels": labels}
+    np.savez(tmp_path / "digits.npz", **images)
+    places = ["--data", str(tmp_path / "digits.npz"), "--runs", str(tmp_path / "runs")]
+    assert train.main(["digits", *places]) == 1
+    assert "not kept: digits/impossible-seed0\n" in capsys.readouterr().err
+    for name in ("brief-seed0", "other-seed4"):
+        test_a_kept_run_is_whole_and_small(tmp_path / "results/digits" / name)
+    assert train.main(["digits/brief", "digits/other-seed4", *places]) == 0
+    assert capsys.readouterr().out == "digits/brief-seed0 is kept\ndigits/other-seed4 is kept\n"
+    assert train.main(["--list", "digits/impossible"]) == 0
+    assert "--train.device cpu --train.batch-size 5000\n" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        train.main(["digits/othr", *places])
+    assert "no run or group 'digits/othr'" in capsys.readouterr().err

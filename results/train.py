@@ -1,0 +1,120 @@
+"""Train, judge and keep the runs behind RESULTS.md, which experiments.toml beside this file lists.
+
+    python results/train.py --list                                  # every run's command, and which are kept
+    python results/train.py --data FOLDER search                    # a group, what is not kept of it
+    python results/train.py --data FOLDER cifar100/r18-ce search/r18-auto
+
+FOLDER holds CIFAR as `data.path` of a recipe names it. A run that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shlex
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import results
+
+from varcon.cli import main as varcon
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = ROOT / "results/experiments.toml"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str  # where it is kept: group, name and seed
+    arguments: tuple[str, ...]  # of `varcon train`
+    judge: str  # evaluations, for `varcon evaluate --only`
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["varcon", "train", *self.arguments])
+
+    @property
+    def kept(self) -> bool:
+        return (results.HERE / self.name).exists()
+
+
+def experiments(path: Path) -> Iterator[Experiment]:
+    groups = tomllib.loads(path.read_text(encoding="utf-8"))
+    judges = {group: described.pop("judge") for group, described in groups.items()}
+    runs = {f"{group}/{name}": one for group, described in groups.items() for name, one in described.items()}
+    for name, one in runs.items():
+        for seed in one.get("seeds", [0]):
+            of_seed = ["--train.seed", str(seed)] if seed else []
+            yield Experiment(
+                f"{name}-seed{seed}", (*changed(runs, name), *of_seed), judges[name.partition("/")[0]]
+            )
+
+
+def changed(runs: dict[str, dict[str, Any]], name: str) -> list[str]:
+    """A recipe and the settings changed in it, after those of the run that this one is `like`."""
+    one = runs[name]
+    start = changed(runs, one["like"]) if "like" in one else [one["recipe"]]
+    return start + shlex.split(one.get("settings", ""))
+
+
+def train(one: Experiment, data: Path, runs: Path) -> int:
+    """All in this process: what a run has compiled serves the next."""
+    run = runs / one.name
+    places = ["--data.path", str(data), "--out", str(run), *(["--resume"] if run.exists() else [])]
+    with contextlib.chdir(ROOT):  # where recipes/ is
+        status = varcon(["train", *one.arguments, *places]) or varcon(
+            ["evaluate", str(run), "--only", one.judge, "--data.path", str(data)]
+        )
+    if not status:
+        results.keep(run, one.name)
+    return status
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", help="groups or runs, a run with or without its seed; none: all")
+    parser.add_argument("--data", type=Path, help="the folder that holds the data sets")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/results"), help="where whole runs are written"
+    )
+    parser.add_argument("--list", action="store_true", help="show commands, train nothing")
+    chosen = parser.parse_args(arguments)
+    every = list(experiments(EXPERIMENTS))
+    for name in chosen.names:
+        if not any(named(one, name) for one in every):
+            parser.error(f"{EXPERIMENTS.name} has no run or group {name!r}; --list shows them")
+    wanted = [one for one in every if not chosen.names or any(named(one, name) for name in chosen.names)]
+    if chosen.list:
+        for one in wanted:
+            print(f"{one.name}{' (kept)' if one.kept else ''}: {one.command}")
+        return 0
+    if chosen.data is None:
+        parser.error("give the folder of the data with --data")
+    failed = []
+    for one in wanted:
+        if one.kept:
+            print(f"{one.name} is kept")
+            continue
+        status = train(one, chosen.data.resolve(), chosen.runs.resolve())
+        if status > 128:  # asked to stop
+            return status
+        if status:
+            failed.append(one.name)
+    if failed:
+        print(f"not kept: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def named(one: Experiment, name: str) -> bool:
+    group, _, rest = one.name.partition("/")
+    return name in (group, one.name, f"{group}/{rest.rpartition('-seed')[0]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
