@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -70,13 +71,23 @@ def test_from_recipe_to_report(here, capsys):
     shown = capsys.readouterr().out
     knn = json.loads((folder / "findings/knn.json").read_text())["scores"]
     pixels = json.loads((folder / "findings/pixels.json").read_text())["scores"]
+    rank = json.loads((folder / "findings/rank.json").read_text())["scores"]
     assert f"{knn['top1']:.2f}" in shown
     assert f"{pixels['top1']:.2f}" in shown
+    assert f"{rank['effective_rank']:.4g}" in shown
     assert pixels["top1"] == pytest.approx(98.2)
 
     assert main(["report", "runs/digits-varcon"]) == 0
     assert "runs/digits-varcon/report.html" in capsys.readouterr().out
     assert f"{knn['top1']:.2f}" in (folder / "report.html").read_text()
+
+
+def test_a_classifier_of_its_own_is_shown(here, capsys):
+    classifier = ["--method.classifier-weight", "1"]
+    assert main(["train", "recipes/digits/varcon.toml", *QUICK, *classifier, "--out", "both"]) == 0
+    assert main(["evaluate", "both", "--linear.epochs", "5", "--map2d.points", "100"]) == 0
+    own = json.loads((here / "both/findings/classifier.json").read_text())["scores"]
+    assert re.search(rf"own classifier +{own['top1']:.2f}", capsys.readouterr().out)
 
 
 def test_commands_that_are_shown_can_be_typed(here, capsys):

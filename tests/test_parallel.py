@@ -7,6 +7,7 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from varcon import InputError, parallel, run
 from varcon.cli import main
@@ -122,7 +123,12 @@ def test_ctrl_c_stops_all_workers_once_they_have_saved(tmp_path):
     assert not left_of(process.pid)
 
 
-def test_devices_are_of_one_kind():
+def test_devices_are_of_one_kind(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert parallel.read_devices("cuda,cuda:1") == ["cuda", "cuda:1"]
     assert parallel.read_devices("cpu, cpu") == ["cpu", "cpu"]
+    for twice in ("cuda,cuda:0", "cuda:1,cuda:1"):
+        with pytest.raises(InputError, match="name each GPU once"):
+            parallel.read_devices(twice)
     with pytest.raises(InputError, match="there is no device 'gpu'"):
         parallel.read_devices("cpu,gpu")

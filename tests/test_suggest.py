@@ -137,6 +137,15 @@ def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
         assert "--data needs a folder of images" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "mps"])
+def test_a_device_that_is_not_there_leaves_nothing_behind(tmp_path, monkeypatch, capsys, device):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    assert main(["train", "--data", "pets", "--train.device", device]) == 2
+    assert repr(device) in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_flags_that_replace_what_was_chosen_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)

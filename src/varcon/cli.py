@@ -34,7 +34,7 @@ from varcon.evaluations import (
 from varcon.evaluations.transfer import given_targets
 from varcon.files import write_text
 from varcon.recipe import DIGITS, Recipe, did_you_mean, differences, load_recipe, recipe_to_dict
-from varcon.suggest import suggest, used_device
+from varcon.suggest import suggest
 from varcon.terminal import Bar, findings_table, plain_console, score_table
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
@@ -161,8 +161,9 @@ def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recip
         )
     target = folder.parent / f"{folder.resolve().name}.toml"
     arguments = [str(target), *rest]
+    device = run.pick_device(take_flag("--train.device", rest)[0] or "auto")
     with Bar(console, "looking at the images") as bar:
-        found = suggest(path, used_device(take_flag("--train.device", rest)[0] or "auto"), bar.progress)
+        found = suggest(path, device.partition(":")[0], bar.progress)
     settings = parse_train(found.recipe, arguments).settings
     text = found.as_recipe_file(train_command(arguments))
     if target.exists():
@@ -261,7 +262,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
     together: set[str] = set()  # what one table shows
     if set(STANDARD) <= {*only, "classifier"}:
         console.print(score_table([found]))
-        together = {*STANDARD, chosen.settings.linear.name}
+        together = {"pixels", "knn", chosen.settings.linear.name, "classifier", "map2d"}
     for name in found:
         if name not in together and found[name].scores:
             console.print(findings_table(name, found[name]))

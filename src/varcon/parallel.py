@@ -36,12 +36,13 @@ class Shown(Protocol):
 def read_devices(text: str) -> list[str]:
     """From `cuda:0,cuda:1`: each is a process of its own, and all are of one kind."""
     devices = [name.strip() for name in text.split(",")]
-    kinds = {torch.device(pick_device(name)).type for name in devices}
+    chosen = [torch.device(pick_device(name)) for name in devices]
+    kinds = {device.type for device in chosen}
     if len(kinds) > 1:
         raise InputError(
             f"--devices is {text!r}; runs of one table belong on one kind of device, cpu or cuda"
         )
-    if "cpu" not in kinds and len(set(devices)) < len(devices):
+    if "cpu" not in kinds and len({device.index or 0 for device in chosen}) < len(devices):
         raise InputError(f"--devices is {text!r}; name each GPU once")
     return devices
 

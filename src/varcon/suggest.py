@@ -124,7 +124,3 @@ def chosen_budget(images: int, classes: int, device: str) -> tuple[int, int, str
     if batch_size < 2 * classes:
         why += f" A batch has fewer than two images of each of the {classes} classes, which costs accuracy."
     return epochs, batch_size, why
-
-
-def used_device(name: str) -> str:
-    return "cuda" if name.startswith("cuda") or (name == "auto" and torch.cuda.is_available()) else "cpu"

@@ -64,6 +64,12 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert run.findings["knn"].seconds == 1.2
 
 
+def test_the_temperature_of_varcon_beside_another_method_is_its_own(tmp_path: Path) -> None:
+    assert read(make_run(tmp_path / "alone")).tau1 == 0.1
+    both = make_run(tmp_path / "both", name="varcon-gpaco", temperature=0.2, varcon_temperature=0.1)
+    assert read(both).tau1 == 0.1
+
+
 @pytest.mark.parametrize(
     ("kind", "path", "wanted"),
     [("folder", "photos/pets.v2/", "pets.v2"), ("npz", "a/leaves.npz", "leaves"), ("folder", ".", "folder")],

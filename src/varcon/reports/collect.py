@@ -66,6 +66,12 @@ class Run:
     def seed(self) -> Any:
         return self.setting("train.seed")
 
+    @property
+    def tau1(self) -> float | None:
+        """The temperature that τ₂ moves around; PaCo's own is another one."""
+        own = self.setting("method.varcon_temperature")
+        return number(self.setting("method.temperature") if own is None else own)
+
     def setting(self, place: str) -> Any:
         """The value of `section.name`, or None where this recipe has no such setting."""
         section, name = place.split(".")

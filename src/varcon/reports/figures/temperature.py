@@ -6,7 +6,7 @@ import numpy as np
 
 from varcon.reports.axes import Axes, Axis, axis_of, bottom_margin, left_margin
 from varcon.reports.charts import HALF, WIDE, Band, Line, Panel, curves
-from varcon.reports.collect import Run, Samples, number
+from varcon.reports.collect import Run, Samples
 from varcon.reports.groups import Group
 from varcon.reports.svg import Canvas, Drawing, fitting, series
 from varcon.reports.tables import Cell, Column, Table, compared, score_cell
@@ -62,7 +62,7 @@ def scores(run: Run) -> list[Table]:
 
 def tau2_samples(run: Run) -> tuple[Samples, np.ndarray, np.ndarray] | None:
     """The confidences over training, and the least and greatest τ₂ of each epoch, which it moves between."""
-    samples, tau1 = run.samples.get("confidence"), number(run.setting("method.temperature"))
+    samples, tau1 = run.samples.get("confidence"), run.tau1
     if samples is None or tau1 is None or not {"epoch", "epsilon"} <= run.metrics.keys():
         return None
     known = np.isfinite(run.metrics["epoch"]) & np.isfinite(run.metrics["epsilon"])

@@ -6,7 +6,7 @@ import numpy as np
 
 from varcon.evaluations.decomposition import convergence, epoch_means
 from varcon.reports.charts import HALF, WIDE, Band, Line, Panel, curves
-from varcon.reports.collect import Run, number
+from varcon.reports.collect import Run
 from varcon.reports.groups import Group, looks, spread
 from varcon.reports.svg import Drawing
 from varcon.reports.tables import Cell, Table, spread_text
@@ -65,7 +65,7 @@ def losses(run: Run) -> list[Drawing]:
 def temperature(run: Run) -> list[Drawing]:
     if not {"epoch", "tau2"} <= run.metrics.keys():
         return []
-    tau1, epsilon = number(run.setting("method.temperature")), run.metrics.get("epsilon")
+    tau1, epsilon = run.tau1, run.metrics.get("epsilon")
     level, bands = None, []
     caption = "The temperature that adapts to each image's confidence, averaged over the batch."
     if tau1 is not None and epsilon is not None:
