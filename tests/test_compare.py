@@ -205,6 +205,27 @@ def test_the_recipe_of_a_method_changed(copied, capsys):
     refused(capsys, out, [recipe, "--methods", "varcon,ce"], "ce-seed0 was begun with method.label_smoothing")
 
 
+@pytest.mark.parametrize("asked", [["varcon", "2"], ["ce", "0"]])
+def test_runs_of_another_seed_or_method_are_of_the_same_recipes(copied, capsys, asked):
+    recipe, out = copied
+    method, seed = asked
+    text = recipe.read_text()
+    recipe.write_text(text + "[method]\nname = 'varcon'\ntemperature = 1.0\n")
+    words = "was begun with method.temperature = 0.1"
+    refused(capsys, out, [recipe, "--methods", method, "--seeds", seed], words)
+
+
+def test_images_that_were_made_anew(copied, capsys):
+    recipe, out = copied
+    path = recipe.with_name("few.npz")
+    with np.load(path) as file:
+        arrays = {**file}
+    flags = ["--methods", "varcon", "--data.path", path]
+    for other in (arrays["train_images"] // 2, arrays["train_images"].repeat(2, axis=1).repeat(2, axis=2)):
+        np.savez(path, **arrays | {"train_images": other, "test_images": other})
+        refused(capsys, out, [recipe, *flags], "was trained on other data than lie at")
+
+
 def test_labels_that_were_corrected(copied, capsys):
     recipe, out = copied
     with np.load(recipe.with_name("few.npz")) as file:
@@ -248,6 +269,16 @@ def test_other_evaluation_settings_judge_anew(copied, reported):
     judged = (out / "ce-seed0/findings/knn.json").stat().st_mtime_ns
     assert main(["compare", str(recipe), "--methods", "ce", "--out", str(out)]) == 0
     assert (out / "ce-seed0/findings/knn.json").stat().st_mtime_ns == judged
+
+
+def test_a_finding_by_other_labels_is_made_again(copied, reported):
+    recipe, out = copied
+    path = out / "varcon-seed0/findings/knn.json"
+    right = json.loads(path.read_text())
+    path.write_text(json.dumps(right | {"labels": "corrected", "scores": {"top1": 1.0}}))
+    assert main(["compare", str(recipe), "--methods", "varcon", "--out", str(out)]) == 0
+    again = json.loads(path.read_text())
+    assert (again["scores"], again["labels"]) == (right["scores"], right["labels"])
 
 
 def test_judged_by_what_is_asked_for(copied, capsys, reported):

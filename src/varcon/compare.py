@@ -58,7 +58,10 @@ def plan(
 
     asked = {one.folder: one for one in (planned(r, seed) for r in recipes.values() for seed in seeds)}
     stored = [run_folder.stored_recipe(found.parent) for found in sorted(out.glob("*-seed*/recipe.json"))]
-    there = [planned(under_one_budget(base, recipe, side), recipe.train.seed) for recipe in stored]
+    for name in {recipe.method_name for recipe in stored} - recipes.keys():
+        recipes[name] = under_one_budget(base, own_recipe(base, path, name), side)
+    # As the recipes have them now: what was trained by others is refused, not averaged with the rest.
+    there = [planned(recipes[recipe.method_name], recipe.train.seed) for recipe in stored]
     earlier = {one.folder: one for one in there if one.folder not in asked}
     for one in [*asked.values(), *earlier.values()]:
         check_run(one, data)

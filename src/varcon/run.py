@@ -172,7 +172,7 @@ def evaluate(
             began = time.perf_counter()
             with memory_errors():
                 results[name] = evaluation(what, data)
-            write_findings(folder, name, results[name], evaluation, time.perf_counter() - began)
+            write_findings(folder, name, results[name], evaluation, data, time.perf_counter() - began)
             found(name, results[name])
     return results
 

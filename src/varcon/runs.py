@@ -167,7 +167,7 @@ def further_of(planned: Planned) -> FurtherSettings:
 
 
 def read_findings(planned: Planned) -> dict[str, Findings]:
-    """The scores that evaluations with the planned settings have left."""
+    """The scores that evaluations with the planned settings, by the labels of training, have left."""
     settings, further = planned.recipe.evaluate, further_of(planned)
     evaluations: dict[str, Any] = {
         "pixels": settings.knn,
@@ -179,6 +179,7 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
         **{name: getattr(further, name) for name in FURTHER if name != "finetune"},
         **further.fine_tunings(),
     }
+    labels = json.loads((planned.folder / "recipe.json").read_text(encoding="utf-8")).get("labels")
     found = {}
     for name, own in evaluations.items():
         path = planned.folder / "findings" / f"{name}.json"
@@ -186,7 +187,8 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
             continue
         try:
             stored = json.loads(path.read_text(encoding="utf-8"))
-            if not differences(stored["settings"], run_folder.settings_of(own)):
+            relabelled = labels is not None and stored.get("labels", labels) != labels
+            if not relabelled and not differences(stored["settings"], run_folder.settings_of(own)):
                 found[path.stem] = Findings(stored["scores"])
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
             raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None

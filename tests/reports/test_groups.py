@@ -9,7 +9,15 @@ import pytest
 from reports.test_collect import add_finding, make_run
 
 from varcon.reports.collect import read_runs
-from varcon.reports.groups import differing_settings, group_by_recipe, looks, marks_of, spread, told_apart
+from varcon.reports.groups import (
+    Spread,
+    differing_settings,
+    group_by_recipe,
+    looks,
+    marks_of,
+    spread,
+    told_apart,
+)
 
 
 def test_spread_is_that_of_a_sample() -> None:
@@ -19,6 +27,19 @@ def test_spread_is_that_of_a_sample() -> None:
     assert found.mean == np.mean(values)
     assert found.deviation == np.std(values, ddof=1)
     assert found.count == 3
+
+
+def test_scores_of_other_settings_have_no_mean(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / str(seed), seed=seed) for seed in range(2)]
+    for place, folder in enumerate(folders):
+        record = {"scores": {"top1": 50.0 + place}, "settings": {"k": 5, "seed": place}}
+        (folder / "findings/knn.json").write_text(json.dumps(record))
+        record = {"scores": {"last": 50.0 + place}, "settings": {"epochs": 1 + place}}
+        (folder / "findings/linear.json").write_text(json.dumps(record))
+    (group,) = group_by_recipe(read_runs(folders))
+    assert group.spread("knn", "top1") == Spread(50.5, pytest.approx(0.5**0.5), 2)
+    assert group.spread("linear", "last") is None
+    assert group.spread("pixels", "top1") is None
 
 
 def test_one_value_has_no_spread_and_none_no_mean() -> None:

@@ -217,6 +217,33 @@ def test_seeds_not_evaluated_are_not_counted(tmp_path: Path) -> None:
     assert "2 2 — — — — — mean ± standard deviation 3 seeds" in text.replace("\xa0", "")
 
 
+def test_labels_that_changed_between_evaluations_are_told(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    for name, labels in (("knn", "aa"), ("pixels", "aa"), ("centroid", "aa")):
+        add_finding(folder, name, {"top1": 50.0})
+        path = folder / f"findings/{name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"labels": labels}))
+    warning = "Labels were changed between these evaluations"
+    assert warning not in words(report(folder))
+    path.write_text(path.read_text().replace('"aa"', '"bb"'))
+    assert warning in words(report(folder))
+
+
+def test_images_held_out_are_not_called_test_images(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    add_finding(folder, "knn", {"top1": 50.0}, confusion=np.eye(3, dtype=int))
+    text = words(report(folder))
+    assert "on 12 test images it never saw" in text and "0 of 3 test images are misjudged" in text
+    path = folder / "recipe.json"
+    record = json.loads(path.read_text())
+    record["recipe"]["data"]["held_out"] = 0.1
+    path.write_text(json.dumps(record))
+    text = words(report(folder))
+    assert "on 12 held-out training images it never saw" in text
+    assert "12 held out of the training images" in text
+    assert "test images" not in text
+
+
 def test_a_run_without_findings_says_what_adds_them(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "my run")
     text = words(report(folder))

@@ -102,14 +102,16 @@ def _named(names: list[str], what: str) -> str:
 def _lead(runs: list[Run], recipes: int) -> str:
     if len(runs) > 1:
         kinds = f"{recipes} recipe{'s' if recipes > 1 else ''}"
-        return f"{len(runs)} runs of {kinds}, judged by their frozen encoders on test images they never saw."
+        judged_on = " and ".join(dict.fromkeys(run.judged_on for run in runs))
+        return f"{len(runs)} runs of {kinds}, judged by their frozen encoders on {judged_on} they never saw."
     (run,) = runs
     planned = number(run.setting("train.epochs")) or 0.0
     done = float(run.metrics["epoch"][-1]) if "epoch" in run.metrics else 0.0
     trained = f"{plain(done)} of {plain(planned)}" if done < planned else plain(planned)
     images = "" if run.train_images is None else f" on {run.train_images:,} training images"
     tests = "" if run.test_images is None else f"{run.test_images:,} "
-    judged = f", then judged by the frozen encoder on {tests}test images it never saw" if run.findings else ""
+    on = f"{tests}{run.judged_on} it never saw"
+    judged = f", then judged by the frozen encoder on {on}" if run.findings else ""
     return f"Trained for {trained} epochs{images}{judged}."
 
 

@@ -21,6 +21,7 @@ class Finding:
 
     scores: dict[str, Any]
     settings: dict[str, Any]
+    labels: str  # a digest of those that it was judged by
     seconds: float | None
     arrays: dict[str, np.ndarray]
 
@@ -71,6 +72,14 @@ class Run:
         """The temperature that τ₂ moves around; PaCo's own is another one."""
         own = self.setting("method.varcon_temperature")
         return number(self.setting("method.temperature") if own is None else own)
+
+    @property
+    def judged_on(self) -> str:
+        return "held-out training images" if self.setting("data.held_out") else "test images"
+
+    def by_the_same_labels(self, *names: str) -> bool:
+        """Whether these findings were; labels may have been corrected between one evaluation and the next."""
+        return len({self.findings[name].labels for name in names if name in self.findings} - {""}) <= 1
 
     def setting(self, place: str) -> Any:
         """The value of `section.name`, or None where this recipe has no such setting."""
@@ -255,7 +264,7 @@ def _read_finding(path: Path) -> Finding:
     wrong = fault(path.stem, arrays)
     if wrong:
         raise InputError(f"{stored} does not fit together: {wrong}; {cure}")
-    return Finding(scores, settings, number(record.get("seconds")), arrays)
+    return Finding(scores, settings, str(record.get("labels", "")), number(record.get("seconds")), arrays)
 
 
 def _read_object(path: Path, cure: str) -> dict[str, Any]:

@@ -38,7 +38,9 @@ class Group:
         return len({str(run.seed) for run in self.runs})
 
     def spread(self, finding: str, name: str) -> Spread | None:
-        return spread([run.score(finding, name) for run in self.runs])
+        """None also where the runs were judged with different settings: those have no common mean."""
+        alike = len({_judged(run, finding) for run in self.runs if finding in run.findings}) == 1
+        return spread([run.score(finding, name) for run in self.runs]) if alike else None
 
     def means(self, finding: str, names: Iterable[str]) -> np.ndarray:
         """Of each score; NaN where no run has it."""
@@ -114,6 +116,13 @@ def _computed(run: Run) -> dict[str, Any]:
     own = run.setting("data.name") in ("folder", "npz")  # where the data lie is then which data they are
     aside = ASIDE - {"data.path"} if own else ASIDE
     return {name: value for name, value in flat(run.recipe).items() if name not in aside}
+
+
+def _judged(run: Run, finding: str) -> str:
+    """The settings of an evaluation, but for what each run has of its own."""
+    settings = flat(run.findings[finding].settings)
+    own = ("seed", "epsilon", "path")  # drawn, learned, and where the data of a transfer lie
+    return json.dumps({k: v for k, v in settings.items() if k.split(".")[-1] not in own}, sort_keys=True)
 
 
 def marks_of(groups: list[Group], finding: str, names: list[str]) -> list[Marks]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from varcon.reports.groups import Group
 from varcon.reports.tables import NONE, Cell, Column, Table, plain, score_cell, spread_cell
 
-# Those of the first line are shown even where nothing is there yet.
 RECIPES = (
     Column("kNN top-1, %", "knn", "top1"),
     Column("linear probe, last, %", "linear", "last"),
@@ -21,10 +20,10 @@ RUNS = (
     Column("own classifier, %", "classifier", "top1"),
     Column("raw pixels, %", "pixels", "top1"),
 )
-ALWAYS = ("knn", "linear", "pixels")
+ALWAYS = ("knn", "linear", "pixels")  # shown even where nothing is there yet
 HINT = (
     "Means of runs that differ in the seed, and perhaps in how they were carried out, such as the device; "
-    "the spread is their sample standard deviation."
+    "the spread is their sample standard deviation. Runs that were judged with different settings have none."
 )
 FLATTERS = "The best epoch of a probe is picked on the test images, so it flatters: quote the last."
 

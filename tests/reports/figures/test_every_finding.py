@@ -85,7 +85,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluations["real"] = RealAccuracy(settings.real, {"knn": knn, "linear": LinearProbe(epochs=3)})
     evaluations["maps"] = SnapshotMaps(settings.maps, {0: lambda: encoder, 1: lambda: encoder}, 2)
     for name, evaluation in evaluations.items():
-        run_folder.write_findings(folder, name, evaluation(encoder, data), evaluation, 1.0)
+        run_folder.write_findings(folder, name, evaluation(encoder, data), evaluation, data, 1.0)
     record = SampleRecord(30, CPU)
     with (folder / "samples.jsonl").open("w") as file:
         for epoch in (1, 2):

@@ -42,7 +42,7 @@ def of_run(run: Run) -> list[Drawing | Table]:
 
 def of_groups(groups: list[Group]) -> list[Drawing | Table]:
     title = "Further classifiers on the frozen features"
-    return [*overlaid_neighbours(groups), *compared(title, groups, FURTHER, "Top-1 accuracy on test images.")]
+    return [*overlaid_neighbours(groups), *compared(title, groups, FURTHER, "Top-1 accuracy.")]
 
 
 def scores(run: Run) -> list[Table]:
@@ -54,7 +54,7 @@ def scores(run: Run) -> list[Table]:
         rows += [[Cell(label), *cells]] if cells[0].runs else []
     head = ["classifier", "top-1, %", "top-5, %", "mean per class, %"]
     filled = [0, *(place for place in range(1, 4) if any(row[place].runs for row in rows))]
-    caption = "On the test images."
+    caption = f"On the {run.judged_on}."
     if any(run.score(finding, "best") is not None for finding in ("linear", "linear-augmented")):
         caption += " The best epoch of a probe is picked on them, so it flatters: quote the last."
     judged, left_out = run.score("real", "judged"), run.score("real", "left_out")

@@ -20,7 +20,7 @@ def of_run(run: Run) -> list[Drawing | Table]:
     if counts is None:
         return []
     wrong = int(counts.sum() - np.trace(counts))
-    caption = f"{wrong:,} of {int(counts.sum()):,} test images are misjudged"
+    caption = f"{wrong:,} of {int(counts.sum()):,} {run.judged_on} are misjudged"
     for true, taken, count, _ in run.confused_pairs()[:1]:
         often = f"{count:,} times" if count > 1 else "once"
         caption += f"; most often {true} is taken for {taken} ({often})"

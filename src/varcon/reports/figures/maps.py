@@ -31,10 +31,11 @@ def final_map(run: Run) -> list[Drawing]:
         return []
     predictions = run.array("map2d", "predictions")
     chosen, judged = run.array("map2d", "chosen"), run.array("knn", "predictions")
-    if predictions is None and chosen is not None and judged is not None and chosen.max() < len(judged):
-        predictions = judged[chosen]
+    same = run.by_the_same_labels("map2d", "knn")
+    if predictions is None and same and chosen is not None and judged is not None:
+        predictions = judged[chosen] if chosen.max() < len(judged) else None
     svg = map_2d(points, labels, predictions, run.names_of(labels, predictions))
-    caption = f"{projection(run, 'map2d')} of {len(points):,} test images, coloured by class"
+    caption = f"{projection(run, 'map2d')} of {len(points):,} {run.judged_on}, coloured by class"
     if len(np.unique(labels)) > CLASSES_TO_NAME:
         caption += " (colours recur far apart, names that would overlap are left out)"
     if predictions is not None:
@@ -52,9 +53,8 @@ def maps_over_training(run: Run) -> list[Drawing]:
     kept = np.unique(np.linspace(0, len(points) - 1, min(MAPS_SHOWN, len(points))).round().astype(int))
     titles = ["before training" if epochs[place] == 0 else f"epoch {epochs[place]:g}" for place in kept]
     svg = small_maps(points[kept], labels, titles)
-    caption = (
-        f"{projection(run, 'maps')} of the same {len(labels):,} test images as training goes on, by class."
-    )
+    same = f"the same {len(labels):,} {run.judged_on}"
+    caption = f"{projection(run, 'maps')} of {same} as training goes on, by class."
     return [Drawing("Maps over training", caption, svg, "wide")]
 
 
