@@ -22,12 +22,12 @@ def test_the_paper_s_values_stand_beside_those_of_the_same_data(smoke):
         smoke, base=replace(smoke.base, data=replace(smoke.base.data, name="cifar100", path="x"))
     )
     found = {(entry.row, entry.column): entry for entry in main_table(on_cifar)}
-    assert found["VarCon", "linear probe top-1"].paper == (78.29, 0.08)
-    assert found["VarCon", "linear probe top-5"].paper == (93.59, 0.05)
+    assert found["VarCon", "linear probe top-1"].paper == paper.Value(78.29, 0.08)
+    assert found["VarCon", "linear probe top-5"].paper == paper.Value(93.59, 0.05)
     assert not any("ImageNet" in column for _, column in found)
     found = {(entry.row, entry.column): entry for entry in main_table(smoke)}
     assert found["VarCon", "linear probe top-1"].paper is None
-    assert found["SimCLR", "ImageNet top-5"].paper == (90.37, 0.05)
+    assert found["SimCLR", "ImageNet top-5"].paper == paper.Value(90.37, 0.05)
 
 
 def test_a_target_that_the_paper_has_gets_its_value(smoke):

@@ -66,4 +66,6 @@ def test_the_terms_of_the_loss_add_up():
 
 
 def test_numbers_are_read_with_their_errors():
-    assert paper.rows("a: 1.5±0.25 2\nb c: 3") == {"a": [(1.5, 0.25), (2.0, None)], "b c": [(3.0, None)]}
+    found = paper.rows("a: 1.5±0.25 2.10\nb c: 3")
+    assert found == {"a": [paper.Value(1.5, 0.25), paper.Value(2.1)], "b c": [paper.Value(3.0)]}
+    assert [*map(str, found["a"]), *map(str, found["b c"])] == ["1.5 ± 0.25", "2.10", "3"]

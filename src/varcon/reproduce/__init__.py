@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,15 +10,15 @@ from varcon import run
 from varcon.core import Data, InputError, OnProgress
 from varcon.data import load
 from varcon.engine.loop import check
-from varcon.recipe import did_you_mean
+from varcon.recipe import did_you_mean, differences, recipe_to_dict
 from varcon.reproduce import stand_ins, tables
 from varcon.reproduce.declarations import ARTIFACTS, Artifact
-from varcon.reproduce.entries import Entry, Swept
+from varcon.reproduce.entries import Entry, Reading, Swept
 from varcon.reproduce.gather import FROM_JOURNALS, Gathered
 from varcon.reproduce.paper import MEMORY
 from varcon.reproduce.setup import SCALES, Runs, Setup, parse_data, set_up
 from varcon.runs import Planned, Result, check_run
-from varcon.sweep import folder_name
+from varcon.sweep import folder_name, plain
 
 __all__ = [
     "ARTIFACTS",
@@ -161,10 +162,12 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     trained = f"{epochs_of(made)} unless a row says otherwise"
     ours = f"Ours: {setup.where}, {trained}, {seeds} seed{'s' if seeds > 1 else ''}{spread}."
     differ = "The two do not compare in value: data, encoder or training differ."
-    compared = any(entry.paper for entry in made.entries)
     alike = setup.scale.name == "paper" and setup.published in artifact.data
-    other = [differ] if compared and not alike else []
-    said = [ours, paper, *other, *artifact.notes]
+    if alike and setup.as_imagenet:
+        differ = "The two compare roughly: batches and, in most tables, the augmentation are not the paper's."
+    compared = any(entry.paper for entry in made.entries)
+    other = [differ] if compared and (setup.as_imagenet or not alike) else []
+    said = [ours, paper, *other, *trained_otherwise(made), *artifact.notes]
     if isinstance(artifact.content, Swept):
         said += artifact.content.left_out(setup)
     if setup.as_imagenet:
@@ -187,13 +190,33 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     return said + [f"{one.label}, seed {one.seed} failed: {one.failed}" for one in failures]
 
 
+def trained_otherwise(made: Plan) -> list[str]:
+    """Which methods have augmentation or training of their own, and what it is."""
+    setup = made.setup
+    usual = recipe_to_dict(setup.base)
+    methods: dict[str, list[str]] = {}
+    for name in dict.fromkeys(reading.runs.method for reading in readings_of(made)):
+        own = differences(usual, recipe_to_dict(setup.recipe(Runs(name))))
+        words = [
+            f"{place} {plain(value)}"
+            for place, (_, value) in own.items()
+            if place.startswith(("augment.", "train.")) and place not in ("train.seed", "train.snapshots")
+        ]
+        if words:
+            methods.setdefault(", ".join(words), []).append(name)
+    return [f"Trained by settings of their own: {', '.join(of)} ({words})." for words, of in methods.items()]
+
+
+def readings_of(made: Plan) -> Iterator[Reading]:
+    return (reading for entry in made.entries for reading in (entry.ours, entry.less) if reading)
+
+
 def epochs_of(made: Plan) -> str:
     """`350 epochs`, or by method where the paper's differ within a table."""
     usual = made.setup.base.train.epochs
-    readings = (reading for entry in made.entries for reading in (entry.ours, entry.less) if reading)
     epochs = {
         one.runs.method: made.setup.recipe(one.runs).train.epochs if one.runs.epochs else usual
-        for one in readings
+        for one in readings_of(made)
     }
     if len(set(epochs.values())) > 1:
         return ", ".join(f"{method} {count} epochs" for method, count in epochs.items())

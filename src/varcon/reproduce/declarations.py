@@ -276,6 +276,7 @@ ARTIFACTS: dict[str, Artifact] = {
             ),
         ),
         Drawn({"VarCon": VARCON}, "Tree of the classes"),
+        notes=("Ours are of at most 10,000 test images; the scores depend on how many each class has.",),
     ),
     "convergence": Artifact(
         "The loss over training",
@@ -332,7 +333,10 @@ ARTIFACTS: dict[str, Artifact] = {
                 "ImageNet, RandAugment": of_data(paper.PACO_RAND, 0),
             },
         ),
-        notes=("PaCo and GPaCo predict with their own classifier; the paper's values are of that.",),
+        notes=(
+            "PaCo and GPaCo predict with their own classifier; the paper does not say whether its values are "
+            "of that or of a linear probe.",
+        ),
         data=("CIFAR-100", "ImageNet"),
     ),
 }

@@ -6,18 +6,24 @@ the settings of Table 1 is that table's. Accuracies are in percent, errors are t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 
-class Value(NamedTuple):
+@dataclass(frozen=True)
+class Value:
     value: float
     error: float | None = None
+    text: str = field(default="", compare=False)  # as the paper prints it, where a table has it
+
+    def __str__(self) -> str:
+        error = "" if self.error is None else f" ± {self.error:.2f}"
+        return f"{self.text or self.value}{error}"
 
 
 def values(text: str) -> list[Value]:
     """Numbers as a table has them: `78.29±0.08 93.59`."""
     parts = (entry.split("±") for entry in text.split())
-    return [Value(float(value), float(error[0]) if error else None) for value, *error in parts]
+    return [Value(float(value), float(error[0]) if error else None, value) for value, *error in parts]
 
 
 def rows(text: str) -> dict[str, list[Value]]:

@@ -258,6 +258,8 @@ class Setup:
         robustness = Robustness(path=self.corrupted)
         if self.scale.name == "smoke":
             robustness = replace(robustness, images=200, steps=300)
+        if self.scale.name == "paper":  # all test images, and epochs of the training images
+            robustness = replace(robustness, images=50_000, steps=10_000)
         targets = self.targets or ((Target("other classes", self.half_data("second"))),)
         labels = self.real_labels or str(self.out / "stand-ins" / "acceptable.json")
         return replace(

@@ -63,8 +63,7 @@ def written(found: tuple[Entry, Cell | None] | None, whose: str) -> str:
         spread = "" if cell.deviation is None else f" ± {cell.deviation:.{entry.decimals}f}"
         return f"{cell.mean:,.{entry.decimals}f}{spread}"
     if whose != "ours" and entry.paper is not None:
-        error = "" if entry.paper.error is None else f" ± {entry.paper.error:.2f}"
-        return f"{entry.paper.value:.{entry.decimals}f}{error}"
+        return str(entry.paper)
     return ""
 
 
