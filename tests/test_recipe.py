@@ -171,7 +171,7 @@ def test_every_recipe_trains_two_steps(path, generator):
 
     from varcon.augment import augment
     from varcon.core import Batch
-    from varcon.engine.loop import check_views
+    from varcon.engine.check import check_views
     from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
     from varcon.layers import check_queues
 

@@ -10,7 +10,7 @@ from varcon import run, run_folder
 from varcon.budget import Budget, timed_epochs, under_one_budget
 from varcon.core import InputError, OnProgress
 from varcon.data import load
-from varcon.engine.loop import check
+from varcon.engine.check import check
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, did_you_mean, load_recipe
 from varcon.runs import Planned, Result, check_run

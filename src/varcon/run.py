@@ -28,8 +28,9 @@ from varcon.core import (
 from varcon.data import load
 from varcon.encoders.pretrained import start_from
 from varcon.engine import distributed
+from varcon.engine.check import check
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
-from varcon.engine.loop import Watcher, check, fit
+from varcon.engine.loop import Watcher, fit
 from varcon.evaluations import FOR_IMAGES, FURTHER, STANDARD, EvaluateSettings, FurtherSettings
 from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier

@@ -11,7 +11,7 @@ from typing import Any
 from varcon import run
 from varcon.core import InputError, OnProgress
 from varcon.data import load
-from varcon.engine.loop import check
+from varcon.engine.check import check
 from varcon.recipe import Recipe, recipe_from_dict, recipe_to_dict
 from varcon.runs import Planned, check_run
 

@@ -35,7 +35,7 @@ FREE_ON_RESUME = (
 WRITER = ThreadPoolExecutor(1, "checkpoint")  # on a ResNet-50 a file takes a second, of which a step has 30
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainingState:
     path: Path | None  # of the checkpoint; None: a run in memory, which is not saved
     recipe: Recipe[Any]
