@@ -33,7 +33,8 @@ from varcon.evaluations import (
 )
 from varcon.evaluations.transfer import given_targets
 from varcon.files import write_text
-from varcon.recipe import DIGITS, Recipe, did_you_mean, differences, load_recipe, recipe_to_dict
+from varcon.limits import did_you_mean
+from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
 from varcon.suggest import suggest, used_device
 from varcon.terminal import Bar, findings_table, plain_console, score_table
 

@@ -11,8 +11,9 @@ from varcon.budget import Budget, timed_epochs, under_one_budget
 from varcon.core import InputError, OnProgress
 from varcon.data import load
 from varcon.engine.check import check
+from varcon.limits import did_you_mean
 from varcon.methods import METHODS
-from varcon.recipe import Recipe, did_you_mean, load_recipe
+from varcon.recipe import Recipe, load_recipe
 from varcon.runs import Planned, Result, check_run
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from varcon import distributed
 from varcon.core import (
     Data,
     Encoder,
@@ -27,7 +28,6 @@ from varcon.core import (
 )
 from varcon.data import load
 from varcon.encoders.pretrained import start_from
-from varcon.engine import distributed
 from varcon.engine.check import check
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, fit

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 
 import varcon
+from varcon import distributed
 from varcon.core import Data, Findings, InputError
-from varcon.engine import distributed
 from varcon.engine.claim import LOCK, claimed
 from varcon.engine.journal import read_rows
 from varcon.engine.state import check_recipe

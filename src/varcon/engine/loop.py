@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from varcon import distributed
 from varcon.core import Batch, Data, InputError, Method, Progress, RunError, Split, StepOutput
-from varcon.engine import distributed
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import save_weights, snapshot_path
 from varcon.engine.interrupt import Interrupted, Request, requests_to_stop

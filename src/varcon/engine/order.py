@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from varcon.engine import distributed
+from varcon import distributed
 from varcon.recipe import TrainSettings
 
 

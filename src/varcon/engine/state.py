@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from varcon import distributed
 from varcon.core import InputError, Method
-from varcon.engine import distributed
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadable
 from varcon.engine.journal import Averages

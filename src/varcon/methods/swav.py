@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from varcon.core import Batch, Encoder, Method, Progress, StepOutput
-from varcon.engine.distributed import gather_batch, rank, sum_over_processes, world_size
+from varcon.distributed import gather_batch, rank, sum_over_processes, world_size
 from varcon.layers import NormedHead, Prototypes, Queue, unit
 from varcon.limits import above_zero, at_least
 from varcon.losses.swav import sinkhorn, swapped

@@ -9,7 +9,7 @@ from varcon import run
 from varcon.core import Data, InputError, OnProgress
 from varcon.data import load
 from varcon.engine.check import check
-from varcon.recipe import did_you_mean
+from varcon.limits import did_you_mean
 from varcon.reproduce import stand_ins, tables
 from varcon.reproduce.declarations import ARTIFACTS, Artifact
 from varcon.reproduce.entries import Entry, Swept
