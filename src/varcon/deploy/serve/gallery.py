@@ -20,10 +20,9 @@ import torch
 from PIL import Image, ImageOps
 
 from varcon.core import OnProgress
-from varcon.data.folder import to_rgb, with_image
+from varcon.data.folder import odd_files_allowed, to_rgb, with_image
 from varcon.data.subset import choose
 from varcon.deploy import learned
-from varcon.deploy.images import odd_files_allowed
 from varcon.deploy.index import open_index
 from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest
