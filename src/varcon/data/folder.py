@@ -80,16 +80,11 @@ def find_images(root: Path) -> Found:
     return Found(classes, *list_images(train_folder, classes), *tests)
 
 
-def held_out_share(found: Found) -> float:
-    return 0.0 if found.test_files else HELD_OUT
-
-
 def with_held_out(found: Found, root: Path) -> Found:
     """Some of the training files in the place of test files, where there are none."""
-    share = held_out_share(found)
-    if not share:
+    if found.test_files:
         return found
-    kept, held = (places.tolist() for places in hold_out(torch.tensor(found.train_labels), share, seed=0))
+    kept, held = (places.tolist() for places in hold_out(torch.tensor(found.train_labels), HELD_OUT, seed=0))
     if not held:
         raise InputError(f"{root} has one image of each class, and none to judge by: add some")
     files, labels = found.train_files, found.train_labels

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from varcon.core import Data, InputError, OnProgress, Split
 from varcon.data import DataSettings, load, part
 from varcon.data.assemble import given_path
-from varcon.data.folder import find_images, held_out_share
-from varcon.data.subset import hold_out
+from varcon.data.folder import find_images, with_held_out
 from varcon.deploy.config import Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings
@@ -192,11 +191,9 @@ def training_files(source: DataSettings, data: Data) -> list[str] | None:
     if source.name != "folder":
         return None
     root = given_path(source.path, "the data")
-    found = find_images(root)
+    found = with_held_out(find_images(root), root)  # as load_folder does
     files = found.train_files
     places = Split(torch.arange(len(files)), torch.tensor(found.train_labels))  # in place of the images
-    if share := held_out_share(found):  # as load_folder does
-        places = places.part(hold_out(places.labels, share, seed=0)[0])
     left = part(dataclasses.replace(data, train=places), source).train.images
     return [str(files[place].relative_to(root)) for place in left]
 
