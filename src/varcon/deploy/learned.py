@@ -114,18 +114,18 @@ def learn(
     temperature, measured = calibrate(further.calibration, frozen, data, centroids)
     tau1 = further.outliers.temperature
     config = Config(
-        recipe.encoder,
-        encoder.features,
-        data.train.images.shape[-1],
-        data.mean,
-        data.std,
-        data.classes,
-        centroids.cpu().numpy().astype(np.float32),
-        temperature,
-        tau1,
-        float(np.quantile(likelihoods(test, centroids, tau1), UNUSUAL)),
-        measured,
-        origin_of(recipe, data, digest),
+        encoder=recipe.encoder,
+        features=encoder.features,
+        image_size=data.train.images.shape[-1],
+        mean=data.mean,
+        std=data.std,
+        classes=data.classes,
+        centroids=centroids.cpu().numpy().astype(np.float32),
+        temperature=temperature,
+        likelihood_temperature=tau1,
+        threshold=float(np.quantile(likelihoods(test, centroids, tau1), UNUSUAL)),
+        measured=measured,
+        origin=origin_of(recipe, data, digest),
     )
     kept = folder / FOLDER
     kept.mkdir(exist_ok=True)
