@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -120,7 +119,7 @@ def evaluate(
     further = further or FurtherSettings().at_temperature(recipe.method, learned_epsilon(folder))
     weights = finished_weights(folder)
     where = torch.device(pick_device(device))
-    source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
+    source = recipe.with_data_path(data_path).data
     on_others = shlex.join(["varcon", "evaluate", str(folder), "--only", "transfer", "--target", "NAME=PATH"])
     if data_path and recipe.data.name == "digits":
         raise InputError(

@@ -76,6 +76,12 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
         check_recipe(recipe_to_dict(stored_recipe(folder)), recipe, folder)  # killed before its first save
 
 
+def refuse_run_folder(folder: Path, what: str) -> None:
+    """Runs are put into a folder of their own, not into one that is a run itself."""
+    if (folder / "recipe.json").exists() or folder.is_file():
+        raise InputError(f"{folder} is a run or a file; put the {what} elsewhere with --out FOLDER")
+
+
 def is_trained_on(folder: Path, data: Data, by_labels: bool = False) -> bool:
     """Whether these are the data of the run, as far as its record tells; an encoder may be judged by labels
     that were corrected since, but has not learned from them."""

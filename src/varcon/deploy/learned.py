@@ -7,7 +7,6 @@ training images' features, among which a new image finds its neighbours.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from varcon.evaluations.calibration import Calibration, cosine_scores, judge, su
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.store import FeatureStore
 from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
-from varcon.files import write_json
+from varcon.files import file_digest, write_json
 from varcon.recipe import Recipe, recipe_to_dict
 from varcon.run import load_encoder
 from varcon.run_folder import finished_weights, is_trained_on, stored_recipe
@@ -85,11 +84,6 @@ def read(kept: Path) -> tuple[Config, Training]:
     return config, training
 
 
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-
-
 def learn(
     folder: Path,
     recipe: Recipe[Any],
@@ -99,7 +93,7 @@ def learn(
     device: torch.device,
     progress: OnProgress | None,
 ) -> None:
-    source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
+    source = recipe.with_data_path(data_path).data
     data = data_of(folder, source, progress)
     if data.train.images.ndim == 2:
         raise InputError(

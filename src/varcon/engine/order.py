@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from varcon import distributed
+from varcon.distributed import own_share
 from varcon.recipe import TrainSettings
 
 
@@ -19,7 +19,7 @@ def batches(labels: Tensor, settings: TrainSettings, step: int) -> Iterator[Tens
         epoch, done = divmod(step, steps_per_epoch)
         order = epoch_order(labels, settings.seed, epoch, settings.balanced)
         for position in range(done, steps_per_epoch):
-            yield share_of(order[position * size :][:size])
+            yield own_share(order[position * size :][:size])
         step += steps_per_epoch - done
 
 
@@ -43,11 +43,6 @@ def evenly(order: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
     drawn, turn = classes[turns % len(classes)], turns // len(classes)
     chosen = by_class[(counts.cumsum(0) - counts)[drawn] + turn % counts[drawn]]
     return chosen[torch.randperm(len(chosen), generator=generator)]
-
-
-def share_of(indices: Tensor) -> Tensor:
-    """This process's part of a batch."""
-    return indices.chunk(distributed.world_size())[distributed.rank()]
 
 
 def mixed_seed(*numbers: int) -> int:
