@@ -22,7 +22,7 @@ from timing import Work, captured, surroundings, time_in_turn, time_on_gpu, writ
 from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings, augment, draw_views
-from varcon.augment.policies import CROP_RATIO
+from varcon.augment.sim import CROP_RATIO
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # CIFAR-10
 

@@ -129,7 +129,18 @@ def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[
     images, record = data.train.to(device), SampleRecord(IMAGES, device)
     precision = DTYPES[recipe.train.precision]
     model = method if precision == torch.float32 else CastTogether(method, precision)
-    step = Step(method, model, data, images, recipe, optimizer, scaler, generator, Averages(), record)  # type: ignore[arg-type]
+    step = Step(
+        method=method,  # type: ignore[arg-type]
+        model=model,
+        data=data,
+        images=images,
+        recipe=recipe,
+        optimizer=optimizer,
+        scaler=scaler,
+        generator=generator,
+        averages=Averages(),
+        record=record,
+    )
     run = GraphedStep(step) if device.type == "cuda" else step
     indices = torch.randperm(IMAGES, device=device)[: recipe.train.batch_size]
     return lambda: run(indices)

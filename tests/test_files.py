@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from varcon.files import replacing, write_json, write_text
+from varcon.files import file_digest, replacing, write_json, write_text
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -59,3 +59,10 @@ def test_files_are_readable_by_others(tmp_path):
     write_text(tmp_path / "ours", "x")
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "ours")]
     assert modes[0] == modes[1]
+
+
+def test_a_digest_tells_contents_apart_and_not_names(tmp_path):
+    for name, text in (("one", "x"), ("same", "x"), ("other", "y")):
+        write_text(tmp_path / name, text)
+    one, same, other = (file_digest(tmp_path / name) for name in ("one", "same", "other"))
+    assert one == same != other and len(one) == 16

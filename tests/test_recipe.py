@@ -9,6 +9,7 @@ import pytest
 from varcon import InputError, Recipe, load_recipe
 from varcon.augment import AugmentSettings
 from varcon.core import Progress
+from varcon.data import DataSettings
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings
 from varcon.evaluations.knn import KNN
@@ -35,6 +36,13 @@ def test_a_recipe_holds_what_differs(tmp_path):
         train=TrainSettings(epochs=7),
     )
     assert isinstance(recipe.method.epsilon_range[0], float)
+
+
+def test_data_that_lie_elsewhere_change_a_recipe_in_nothing_else():
+    recipe = Recipe(data=DataSettings("npz", "here.npz"))
+    assert recipe.with_data_path(None) is recipe
+    moved = recipe.with_data_path(Path("there.npz"))
+    assert moved.data.path == "there.npz" and replace(moved, data=recipe.data) == recipe
 
 
 def test_the_demo_is_the_digits_recipe():
@@ -171,7 +179,7 @@ def test_every_recipe_trains_two_steps(path, generator):
 
     from varcon.augment import augment
     from varcon.core import Batch
-    from varcon.engine.loop import check_views
+    from varcon.engine.check import check_views
     from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
     from varcon.layers import check_queues
 

@@ -52,6 +52,20 @@ def test_test_images_that_cannot_be_used_are_not_passed_over(tmp_path):
         suggest(tmp_path, "cpu")
 
 
+def test_warnings_of_pillow_stay_inside(tmp_path, monkeypatch):
+    """Warnings are errors in this suite, and Pillow warns of images that are larger than usual."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    root = make(tmp_path / "large", {"a": 6, "b": 6})
+    with pytest.warns(Image.DecompressionBombWarning), Image.open(root / "a" / "0.png"):
+        pass
+    assert suggest(root, "cpu").recipe.data.image_size == 12
+
+
+def test_one_image_of_each_class_is_refused_before_a_recipe_is_made_of_it(tmp_path):
+    with pytest.raises(InputError, match="one image of each class, and none to judge by: add some"):
+        suggest(make(tmp_path / "few", {"a": 1, "b": 1}), "cpu")
+
+
 def test_the_written_recipe_is_the_same(tmp_path):
     recipe = suggest(make(tmp_path / "images", {"a": 6, "b": 30}), "cpu").recipe
     (tmp_path / "recipe.toml").write_text(recipe_to_toml(recipe))

@@ -33,7 +33,8 @@ from varcon.evaluations import (
 )
 from varcon.evaluations.transfer import given_targets
 from varcon.files import write_text
-from varcon.recipe import DIGITS, Recipe, did_you_mean, differences, load_recipe, recipe_to_dict
+from varcon.limits import did_you_mean
+from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
 from varcon.suggest import suggest
 from varcon.terminal import Bar, findings_table, plain_console, score_table
 
@@ -269,12 +270,10 @@ def evaluate(arguments: list[str], console: Console) -> None:
     say_next("report", chosen.run, console)
 
 
-def evaluate_with_bar(
-    folder: Path, settings: EvaluateSettings, data_path: Path | None, device: str, console: Console
-) -> dict[str, Findings]:
+def evaluate_with_bar(folder: Path, settings: EvaluateSettings, console: Console) -> dict[str, Findings]:
     with Bar(console, "judging") as bar:
         return run.evaluate(
-            folder, settings, data_path, device, bar.progress, lambda name, _: bar.note(f"judged by {name}")
+            folder, settings, progress=bar.progress, found=lambda name, _: bar.note(f"judged by {name}")
         )
 
 
@@ -293,7 +292,7 @@ def demo(arguments: list[str], console: Console) -> None:
         recipe = replace(DIGITS, train=replace(DIGITS.train, seed=seed))
         to_continue = shlex.join(["varcon", "train", str(folder / "recipe.json"), "--resume"])
         train_with_bar(recipe, folder, False, f"varcon demo --seeds {seed}", to_continue, console)
-        found.append(evaluate_with_bar(folder, recipe.evaluate, None, "auto", console))
+        found.append(evaluate_with_bar(folder, recipe.evaluate, console))
         folders.append(folder)
     page = run.report(folders, out / "report.html")
     console.print(score_table(found))

@@ -115,9 +115,7 @@ def going_on_with(command: str) -> Iterator[None]:
 def sweep(arguments: list[str], console: Console) -> None:
     chosen = parse(Sweep, "sweep", arguments)
     refuse_torchrun("sweep")
-    base = load_recipe(chosen.recipe)
-    if chosen.data_path:
-        base = replace(base, data=replace(base.data, path=str(chosen.data_path)))
+    base = load_recipe(chosen.recipe).with_data_path(chosen.data_path)
     devices, judges = chosen_devices(chosen.devices), read_judges(chosen.only, chosen.target, base)
     if devices:
         base = replace(base, train=replace(base.train, device=devices[0]))
@@ -173,8 +171,7 @@ def reproduce(arguments: list[str], console: Console) -> None:
     devices = parallel.read_devices(chosen.devices)
     ending = f"-{paper.parse_data(chosen.data).name}" if chosen.data else ""
     out = chosen.out or run_folder.RUNS / f"reproduce-{chosen.scale}{ending}"
-    if (out / "recipe.json").exists() or out.is_file():
-        raise InputError(f"{out} is a run or a file; put the tables elsewhere with --out FOLDER")
+    run_folder.refuse_run_folder(out, "tables")
     targets = tuple(given_target(text) for text in chosen.target)
     command = shlex.join(["varcon", "reproduce", *arguments])
     failed = []

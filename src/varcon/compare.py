@@ -10,9 +10,10 @@ from varcon import run, run_folder
 from varcon.budget import Budget, timed_epochs, under_one_budget
 from varcon.core import InputError, OnProgress
 from varcon.data import load
-from varcon.engine.loop import check
+from varcon.engine.check import check
+from varcon.limits import did_you_mean
 from varcon.methods import METHODS
-from varcon.recipe import Recipe, did_you_mean, load_recipe
+from varcon.recipe import Recipe, load_recipe
 from varcon.runs import Planned, Result, check_run
 
 
@@ -33,11 +34,8 @@ def plan(
     images, or train equally long. Finished runs of earlier calls are among the planned, so that the
     comparison keeps them. What can be known to fail is found here, before anything is trained.
     """
-    if (out / "recipe.json").exists() or out.is_file():
-        raise InputError(f"{out} is a run or a file; put the comparison elsewhere with --out FOLDER")
-    base = load_recipe(path)
-    if data_path:
-        base = replace(base, data=replace(base.data, path=str(data_path)))
+    run_folder.refuse_run_folder(out, "comparison")
+    base = load_recipe(path).with_data_path(data_path)
     base = replace(base, train=replace(base.train, device=device or base.train.device))
     kind = run.pick_device(base.train.device).split(":")[0]
     own = {name: own_recipe(base, path, name) for name in methods}

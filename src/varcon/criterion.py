@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from varcon.core import InputError
-from varcon.engine.distributed import sum_over_processes, union_over_processes, world_size
+from varcon.distributed import sum_over_processes, union_over_processes, world_size
 from varcon.kernels import loss_kernel_serves
 from varcon.losses.varcon import Terms, class_sums, leave_one_out, number_the_present, varcon_loss
 

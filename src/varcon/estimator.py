@@ -36,7 +36,9 @@ from varcon.core import Data, InputError, Method, Split
 from varcon.data.arrays import any_images
 from varcon.data.assemble import channel_statistics
 from varcon.encoders import EncoderSettings, stem_for
-from varcon.engine.loop import check, evenly, fit
+from varcon.engine.check import check
+from varcon.engine.loop import fit
+from varcon.engine.order import evenly
 from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
 from varcon.layers import ProjectionHead, unit

@@ -1,8 +1,9 @@
-"""Files that are whole or absent, whatever happens while they are written."""
+"""Files that are whole or absent, whatever happens while they are written; and their fingerprints."""
 
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import os
 import tempfile
@@ -53,3 +54,9 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def file_digest(path: Path) -> str:
+    """By which what was made from a file is found again as long as the file is the same."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()

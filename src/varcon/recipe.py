@@ -9,9 +9,9 @@ import dataclasses
 import json
 import shlex
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, get_type_hints
+from typing import Any, Generic, Literal, Self, TypeVar, get_type_hints
 
 from varcon.augment import AugmentSettings
 from varcon.core import InputError
@@ -89,6 +89,10 @@ class Recipe(Generic[MethodSettings]):
     @property
     def method_name(self) -> str:
         return next(name for name, method in METHODS.items() if method.Settings is type(self.method))
+
+    def with_data_path(self, path: str | Path | None) -> Self:
+        """The same for data that lie elsewhere, where a path is given."""
+        return replace(self, data=replace(self.data, path=str(path))) if path else self
 
 
 # recipes/digits/varcon.toml, for the demo: an installed package has no folder of recipes. The other

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from varcon import distributed
 from varcon.core import (
     Data,
     Encoder,
@@ -27,9 +27,9 @@ from varcon.core import (
 )
 from varcon.data import load
 from varcon.encoders.pretrained import start_from
-from varcon.engine import distributed
+from varcon.engine.check import check
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
-from varcon.engine.loop import Watcher, check, fit
+from varcon.engine.loop import Watcher, fit
 from varcon.evaluations import FOR_IMAGES, FURTHER, STANDARD, EvaluateSettings, FurtherSettings
 from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier
@@ -119,7 +119,7 @@ def evaluate(
     further = further or FurtherSettings().at_temperature(recipe.method, learned_epsilon(folder))
     weights = finished_weights(folder)
     where = torch.device(pick_device(device))
-    source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
+    source = recipe.with_data_path(data_path).data
     on_others = shlex.join(["varcon", "evaluate", str(folder), "--only", "transfer", "--target", "NAME=PATH"])
     if data_path and recipe.data.name == "digits":
         raise InputError(

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 import varcon
+from varcon import distributed
 from varcon.core import Data, Findings, InputError
-from varcon.engine import distributed
 from varcon.engine.claim import LOCK, claimed
 from varcon.engine.journal import read_rows
 from varcon.engine.state import check_recipe
@@ -76,6 +76,12 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
                 f"{folder} holds a finished run without its checkpoint; there is nothing to resume"
             )
         check_recipe(recipe_to_dict(stored_recipe(folder)), recipe, folder)  # killed before its first save
+
+
+def refuse_run_folder(folder: Path, what: str) -> None:
+    """Runs are put into a folder of their own, not into one that is a run itself."""
+    if (folder / "recipe.json").exists() or folder.is_file():
+        raise InputError(f"{folder} is a run or a file; put the {what} elsewhere with --out FOLDER")
 
 
 def is_trained_on(folder: Path, data: Data, by_labels: bool = False) -> bool:

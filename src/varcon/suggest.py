@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from varcon.augment import AugmentSettings
 from varcon.core import InputError, OnProgress
 from varcon.data import DataSettings
 from varcon.data.assemble import available_memory
-from varcon.data.folder import find_images, held_out_share, usual_size
-from varcon.data.subset import hold_out
+from varcon.data.folder import find_images, usual_size, with_held_out
 from varcon.encoders import EncoderSettings, stem_for
 from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
 
@@ -43,14 +40,13 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
     images, classes = len(found.train_files), len(found.classes)
     if classes < 2:
         raise InputError(f"{path} has images of one class alone; to tell classes apart it takes two")
+    drawn = with_held_out(found, path)
     side = usual_side(found.train_files, progress)
-    share = held_out_share(found)
-    held = len(hold_out(torch.tensor(found.train_labels), share, seed=0)[1]) if share else 0
-    training, tests = images - held, held or len(found.test_files)
+    training, tests = len(drawn.train_files), len(drawn.test_files)
     split = (
-        f"{tests:,} of them held out to judge by, as there is no folder of test images"
-        if share
-        else f"and {tests:,} to judge by"
+        f"and {tests:,} to judge by"
+        if found.test_files
+        else f"{tests:,} of them held out to judge by, as there is no folder of test images"
     )
     reasons = [f"{images:,} images of {classes} classes, {split}."]
 

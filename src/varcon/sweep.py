@@ -11,8 +11,9 @@ from typing import Any
 from varcon import run
 from varcon.core import InputError, OnProgress
 from varcon.data import load
-from varcon.engine.loop import check
+from varcon.engine.check import check
 from varcon.recipe import Recipe, recipe_from_dict, recipe_to_dict
+from varcon.run_folder import refuse_run_folder
 from varcon.runs import Planned, check_run
 
 Grid = dict[str, list[Any]]  # dotted names of settings, and the values that each takes
@@ -88,8 +89,7 @@ def plain(value: Any) -> str:
 
 def plan(base: Recipe[Any], grid: Grid, seeds: list[int], out: Path, progress: OnProgress) -> list[Planned]:
     """The runs; what can be known to fail is found here, before anything is trained."""
-    if (out / "recipe.json").exists() or out.is_file():
-        raise InputError(f"{out} is a run or a file; put the sweep elsewhere with --out FOLDER")
+    refuse_run_folder(out, "sweep")
     if "train.seed" in grid:
         raise InputError("--set names train.seed, which --seeds gives: write --seeds 0,1,2")
     if not grid and len(seeds) < 2:

@@ -174,7 +174,18 @@ class ResNet18(nn.Module):
 
 
 def config_of(encoder, size):
-    return Config(encoder, 4, size, (0, 0, 0), (1, 1, 1), ["a", "b"], np.zeros((2, 4)), 1, 1, 1)
+    return Config(
+        encoder=encoder,
+        features=4,
+        image_size=size,
+        mean=(0, 0, 0),
+        std=(1, 1, 1),
+        classes=["a", "b"],
+        centroids=np.zeros((2, 4)),
+        temperature=1,
+        likelihood_temperature=1,
+        threshold=1,
+    )
 
 
 @pytest.mark.parametrize("stem", ["small", "imagenet"])

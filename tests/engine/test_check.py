@@ -7,7 +7,7 @@ import pytest
 
 from varcon.core import InputError
 from varcon.data import load
-from varcon.engine.loop import check
+from varcon.engine.check import check
 from varcon.methods import METHODS
 from varcon.recipe import load_recipe
 from varcon.run import build_method, train

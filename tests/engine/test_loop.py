@@ -17,7 +17,7 @@ from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
 from varcon.engine import loop
 from varcon.engine.interrupt import Interrupted
-from varcon.engine.loop import epoch_order, fit
+from varcon.engine.loop import fit
 from varcon.evaluations import KNN
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
@@ -315,26 +315,3 @@ def test_divergence_ends_in_one_sentence(tmp_path):
 def test_a_batch_larger_than_the_data(tmp_path):
     with pytest.raises(InputError, match=r"batch_size is 4096 but there are only 1297 training images"):
         run.train(recipe(batch_size=4096), tmp_path / "run")
-
-
-def test_order_is_a_permutation_of_its_own_for_each_seed_and_epoch():
-    orders = [epoch_order(torch.zeros(50), seed, epoch) for seed in (0, 1) for epoch in (0, 1)]
-    assert all(torch.equal(order.sort().values, torch.arange(50)) for order in orders)
-    assert len({tuple(order.tolist()) for order in orders}) == 4
-
-
-def test_a_balanced_epoch_has_as_many_of_each_class():
-    """103 draws of classes with 90, 10, 2 and 1 images; of a class all come up before one comes again."""
-    labels = torch.tensor([0] * 90 + [1] * 10 + [2] * 2 + [4])
-    orders = [epoch_order(labels, 0, epoch, balanced=True) for epoch in range(4)]
-    for order in orders:
-        assert len(order) == 103
-        assert sorted(labels[order].bincount().tolist()) == [0, 25, 26, 26, 26]
-        times = order.bincount(minlength=103)
-        for label in (0, 1, 2):
-            own = times[labels == label]
-            assert own.max() - own.min() <= 1
-    assert len({tuple(order.tolist()) for order in orders}) == 4
-    seen = torch.cat(orders)[labels[torch.cat(orders)] == 0].unique()
-    assert len(seen) > 55  # other ones of the large class in each epoch
-    assert torch.equal(epoch_order(labels, 0, 1, balanced=True), orders[1])

@@ -41,7 +41,18 @@ def build_step(recipe, data, device):
     optimizer, scaler = build_optimizer(method, recipe.train), torch.amp.GradScaler("cpu", enabled=False)
     images = data.train.to(device)
     record = SampleRecord(len(images), device)
-    return Step(method, method, data, images, recipe, optimizer, scaler, generator, Averages(), record)
+    return Step(
+        method=method,
+        model=method,
+        data=data,
+        images=images,
+        recipe=recipe,
+        optimizer=optimizer,
+        scaler=scaler,
+        generator=generator,
+        averages=Averages(),
+        record=record,
+    )
 
 
 def take_steps(step, run, steps):

@@ -10,10 +10,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from varcon import Recipe, run
+from varcon import Recipe, distributed, run
 from varcon.core import InputError
 from varcon.data import load
-from varcon.engine import distributed
 from varcon.engine.interrupt import Interrupted
 from varcon.engine.loop import fit
 from varcon.engine.track import tracking

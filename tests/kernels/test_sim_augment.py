@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from varcon.augment import AugmentSettings, draw_views
-from varcon.augment.policies import Normalisation, sim_views, uniforms_per_view
+from varcon.augment.ops import Normalisation
+from varcon.augment.sim import sim_views, uniforms_per_view
 
 pytest.importorskip("triton")
 from varcon.kernels import sim_augment
@@ -124,7 +125,8 @@ def test_what_it_leaves_to_the_plain_path():
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
-from varcon.augment.policies import AugmentSettings, Normalisation
+from varcon.augment import AugmentSettings
+from varcon.augment.ops import Normalisation
 from varcon.kernels import sim_augment
 
 kernel = sim_augment._sim_kernel

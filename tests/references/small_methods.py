@@ -5,8 +5,8 @@ import dataclasses
 import torch
 from torch import nn
 
+from varcon import distributed
 from varcon.core import Batch, Encoder, Progress
-from varcon.engine import distributed
 from varcon.methods import METHODS
 
 CLASSES, SAMPLES = 3, 12

@@ -5,8 +5,7 @@ import os
 import torch
 from torch import nn
 
-from varcon import VarConLoss
-from varcon.engine import distributed
+from varcon import VarConLoss, distributed
 
 SAMPLES, DIMENSIONS, CLASSES = 24, 6, 5
 MODES = [

@@ -11,7 +11,6 @@ from torch import Tensor
 from varcon.augment import ops
 
 if TYPE_CHECKING:
-    from varcon.augment.policies import Normalisation
     from varcon.augment.settings import AugmentSettings
 
 
@@ -19,7 +18,7 @@ def vectors(
     samples: Tensor,
     indices: Tensor | None,
     settings: AugmentSettings,
-    to: Normalisation,
+    to: ops.Normalisation,
     generator: torch.Generator,
 ) -> list[Tensor]:
     """A value that changes comes from any sample, of the same feature: it is one that really occurs."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -95,8 +94,6 @@ def _open_folder(folder: Path, data: Data) -> CorruptedSplit:
     size = data.test.images.shape[-1]
 
     def read(positions: Tensor) -> Tensor:
-        with warnings.catch_warnings():  # Pillow warns of odd but readable files
-            warnings.simplefilter("ignore")
-            return decode([files[i] for i in positions.tolist()], size)
+        return decode([files[i] for i in positions.tolist()], size)
 
     return CorruptedSplit(torch.tensor(labels), read)

@@ -19,7 +19,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 from varcon.core import InputError, OnProgress
-from varcon.recipe import did_you_mean
+from varcon.limits import did_you_mean
 
 CHUNK = 2**18  # bytes
 PATIENCE = 60  # seconds in which nothing arrives

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -46,12 +46,9 @@ def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = No
     measured = found.train_files
     found = with_held_out(found, root)  # before decoding: a part of decoded images would be a second copy
     files = found.train_files + found.test_files
-    with warnings.catch_warnings():
-        # Pillow warns of odd but readable files. Set here, not in the threads: the filters are global.
-        warnings.simplefilter("ignore")
-        size = image_size or usual_size(measured, progress)
-        require_memory(len(files), size)
-        images = decode(files, size, progress)
+    size = image_size or usual_size(measured, progress)
+    require_memory(len(files), size)
+    images = decode(files, size, progress)
     count = len(found.train_files)
     train = Split(images[:count], torch.tensor(found.train_labels))
     test = Split(images[count:], torch.tensor(found.test_labels))
@@ -83,16 +80,11 @@ def find_images(root: Path) -> Found:
     return Found(classes, *list_images(train_folder, classes), *tests)
 
 
-def held_out_share(found: Found) -> float:
-    return 0.0 if found.test_files else HELD_OUT
-
-
 def with_held_out(found: Found, root: Path) -> Found:
     """Some of the training files in the place of test files, where there are none."""
-    share = held_out_share(found)
-    if not share:
+    if found.test_files:
         return found
-    kept, held = (places.tolist() for places in hold_out(torch.tensor(found.train_labels), share, seed=0))
+    kept, held = (places.tolist() for places in hold_out(torch.tensor(found.train_labels), HELD_OUT, seed=0))
     if not held:
         raise InputError(f"{root} has one image of each class, and none to judge by: add some")
     files, labels = found.train_files, found.train_labels
@@ -236,19 +228,28 @@ def in_order(
     The error that escapes is the first in order, whichever thread fails first.
     """
     pool = ThreadPoolExecutor(workers)
-    try:
-        chunks = [
-            pool.submit(lambda chunk: [work(i) for i in chunk], range(start, min(start + CHUNK, count)))
-            for start in range(0, count, CHUNK)
-        ]
-        results: list[Result] = []
-        for chunk in chunks:
-            results += chunk.result()
-            if progress:
-                progress(len(results), count, what)
-        return results
-    finally:
-        pool.shutdown(cancel_futures=True)  # after an error or an interrupt, leave the rest undone
+    with odd_files_allowed():
+        try:
+            chunks = [
+                pool.submit(lambda chunk: [work(i) for i in chunk], range(start, min(start + CHUNK, count)))
+                for start in range(0, count, CHUNK)
+            ]
+            results: list[Result] = []
+            for chunk in chunks:
+                results += chunk.result()
+                if progress:
+                    progress(len(results), count, what)
+            return results
+        finally:
+            pool.shutdown(cancel_futures=True)  # after an error or an interrupt, leave the rest undone
+
+
+@contextmanager
+def odd_files_allowed() -> Iterator[None]:
+    """Pillow warns of odd but readable files. Entered before threads start: filters are global."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def with_image(file: Path, work: Callable[[Image.Image], Result]) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import torch
@@ -27,11 +26,9 @@ def load_voc(path: str, image_size: int = 0, progress: OnProgress | None = None)
         read_lists(root, classes, part) for part in ("trainval", "test")
     )
     files = train_files + test_files
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pillow's, of odd but readable files
-        size = image_size or usual_size(train_files, progress)
-        require_memory(len(files), size)
-        images = decode(files, size, progress)
+    size = image_size or usual_size(train_files, progress)
+    require_memory(len(files), size)
+    images = decode(files, size, progress)
     train = Split(images[: len(train_files)], train_labels)
     test = Split(images[len(train_files) :], test_labels)
     return Data(train, test, classes, *channel_statistics(train.images))

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
 
 from varcon.arguments import parse
 from varcon.core import InputError, OnProgress, RunError
+from varcon.deploy.every_command import DataPath, Run, beside
 from varcon.deploy.outputs import check_place, check_target, writer
-from varcon.terminal import Bar, plain_console
 
 if TYPE_CHECKING:  # what the other commands do not wait for
     from varcon.deploy.model import Model, Prediction
 
-Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-DataPath = Annotated[Path | None, tyro.conf.arg(name="data.path")]
 Out = tyro.conf.arg(aliases=["-o"])
 
 
@@ -223,27 +221,6 @@ def load(chosen: Predict | Embed | Search, progress: OnProgress) -> Model:
     from varcon.deploy.model import load as load_model
 
     return load_model(chosen.run, chosen.device, chosen.data_path, progress)
-
-
-class Beside(NamedTuple):
-    """What is told beside the results."""
-
-    progress: OnProgress
-    console: Console
-
-    def warn(self, sentences: Iterable[str]) -> int:
-        found = [f"varcon: {sentence}" for sentence in sentences]
-        for sentence in found:
-            self.console.out(sentence, style="dim", highlight=False)
-        return len(found)
-
-
-@contextmanager
-def beside(console: Console, title: str) -> Iterator[Beside]:
-    """In a terminal, with the results; where those go elsewhere, on standard error."""
-    aside = console if console.is_terminal else plain_console(stderr=True, quiet=console.quiet)
-    with Bar(aside, title) as bar:
-        yield Beside(bar.progress, aside)
 
 
 def count_broken(broken: int, total: int) -> None:

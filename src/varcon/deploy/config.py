@@ -31,7 +31,7 @@ RULES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
     encoder: EncoderSettings
     features: int
@@ -83,18 +83,18 @@ def read_config(folder: Path) -> Config:
         if encoder["name"] not in ENCODERS:
             raise KeyError(encoder["name"])
         found = Config(
-            EncoderSettings(encoder["name"], encoder["stem"]),
-            encoder["features"],
-            preprocessing["image_size"],
-            tuple(preprocessing["mean"]),
-            tuple(preprocessing["std"]),
-            values["classes"],
-            np.load(folder / CENTROIDS, allow_pickle=False),
-            prediction["temperature"],
-            prediction["likelihood_temperature"],
-            prediction["threshold"],
-            values["measured"],
-            values["origin"],
+            encoder=EncoderSettings(encoder["name"], encoder["stem"]),
+            features=encoder["features"],
+            image_size=preprocessing["image_size"],
+            mean=tuple(preprocessing["mean"]),
+            std=tuple(preprocessing["std"]),
+            classes=values["classes"],
+            centroids=np.load(folder / CENTROIDS, allow_pickle=False),
+            temperature=prediction["temperature"],
+            likelihood_temperature=prediction["likelihood_temperature"],
+            threshold=prediction["threshold"],
+            measured=values["measured"],
+            origin=values["origin"],
         )
         if found.centroids.shape != (len(found.classes), found.features):
             raise ValueError(f"{CENTROIDS} has the shape {found.centroids.shape}")

@@ -18,7 +18,7 @@ from varcon.deploy.config import CONFIG, Config
 from varcon.deploy.model import READERS, encoder_of, load
 from varcon.engine.checkpoint import save_weights
 from varcon.files import write_text
-from varcon.recipe import did_you_mean
+from varcon.limits import did_you_mean
 
 HERE = Path(__file__).parent
 UNFINISHED = ".unfinished"

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -87,8 +85,7 @@ def read_block(files: Sequence[Path], size: int) -> Block:
         except InputError as error:
             return str(error)
 
-    with odd_files_allowed():
-        results = list(zip(files, in_order(decode, len(files), ""), strict=True))
+    results = list(zip(files, in_order(decode, len(files), ""), strict=True))
     good = [(file, result) for file, result in results if not isinstance(result, str)]
     broken = {file: result for file, result in results if isinstance(result, str)}
     return Block([file for file, _ in good], stacked([pixels for _, pixels in good], size), broken)
@@ -106,8 +103,7 @@ def pixel_blocks(images: Images, size: int) -> Iterator[Tensor]:
 
 
 def block_pixels(images: list[Any], size: int) -> Tensor:
-    with odd_files_allowed():
-        return torch.cat(in_order(lambda place: to_pixels(images[place], size), len(images), ""))
+    return torch.cat(in_order(lambda place: to_pixels(images[place], size), len(images), ""))
 
 
 def to_pixels(one: Any, size: int) -> Tensor:
@@ -184,11 +180,3 @@ def stacked(images: Sequence[np.ndarray], size: int) -> Tensor:
     for place, image in zip(pixels.numpy(), images, strict=True):
         place[...] = image.transpose(2, 0, 1)
     return pixels
-
-
-@contextmanager
-def odd_files_allowed() -> Iterator[None]:
-    """Pillow warns of odd but readable files."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

@@ -15,10 +15,9 @@ import numpy as np
 
 from varcon.core import OnProgress
 from varcon.deploy.images import FILES_AT_ONCE, find_images, read_block, read_blocks
-from varcon.deploy.learned import file_digest
 from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest, npy_rows, unit
-from varcon.files import write_json
+from varcon.files import file_digest, write_json
 
 FOLDER, CONTENTS = "indexes", "contents.json"
 

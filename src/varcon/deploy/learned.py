@@ -7,7 +7,6 @@ training images' features, among which a new image finds its neighbours.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ import torch.nn.functional as F
 from varcon.core import Data, InputError, OnProgress, Split
 from varcon.data import DataSettings, load, part
 from varcon.data.assemble import given_path
-from varcon.data.folder import find_images, held_out_share
-from varcon.data.subset import hold_out
+from varcon.data.folder import find_images, with_held_out
 from varcon.deploy.config import Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings
@@ -28,7 +26,7 @@ from varcon.evaluations.calibration import Calibration, cosine_scores, judge, su
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.store import FeatureStore
 from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
-from varcon.files import write_json
+from varcon.files import file_digest, write_json
 from varcon.recipe import Recipe, recipe_to_dict
 from varcon.run import load_encoder
 from varcon.run_folder import finished_weights, is_trained_on, stored_recipe
@@ -86,11 +84,6 @@ def read(kept: Path) -> tuple[Config, Training]:
     return config, training
 
 
-def file_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-
-
 def learn(
     folder: Path,
     recipe: Recipe[Any],
@@ -100,7 +93,7 @@ def learn(
     device: torch.device,
     progress: OnProgress | None,
 ) -> None:
-    source = dataclasses.replace(recipe.data, path=str(data_path)) if data_path else recipe.data
+    source = recipe.with_data_path(data_path).data
     data = data_of(folder, source, progress)
     if data.train.images.ndim == 2:
         raise InputError(
@@ -115,18 +108,18 @@ def learn(
     temperature, measured = calibrate(further.calibration, frozen, data, centroids)
     tau1 = further.outliers.temperature
     config = Config(
-        recipe.encoder,
-        encoder.features,
-        data.train.images.shape[-1],
-        data.mean,
-        data.std,
-        data.classes,
-        centroids.cpu().numpy().astype(np.float32),
-        temperature,
-        tau1,
-        float(np.quantile(likelihoods(test, centroids, tau1), UNUSUAL)),
-        measured,
-        origin_of(recipe, data, digest),
+        encoder=recipe.encoder,
+        features=encoder.features,
+        image_size=data.train.images.shape[-1],
+        mean=data.mean,
+        std=data.std,
+        classes=data.classes,
+        centroids=centroids.cpu().numpy().astype(np.float32),
+        temperature=temperature,
+        likelihood_temperature=tau1,
+        threshold=float(np.quantile(likelihoods(test, centroids, tau1), UNUSUAL)),
+        measured=measured,
+        origin=origin_of(recipe, data, digest),
     )
     kept = folder / FOLDER
     kept.mkdir(exist_ok=True)
@@ -192,11 +185,9 @@ def training_files(source: DataSettings, data: Data) -> list[str] | None:
     if source.name != "folder":
         return None
     root = given_path(source.path, "the data")
-    found = find_images(root)
+    found = with_held_out(find_images(root), root)  # as load_folder does
     files = found.train_files
     places = Split(torch.arange(len(files)), torch.tensor(found.train_labels))  # in place of the images
-    if share := held_out_share(found):  # as load_folder does
-        places = places.part(hold_out(places.labels, share, seed=0)[0])
     left = part(dataclasses.replace(data, train=places), source).train.images
     return [str(files[place].relative_to(root)) for place in left]
 

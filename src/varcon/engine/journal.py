@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from varcon.engine.distributed import sum_over_processes, world_size
+from varcon.distributed import sum_over_processes, world_size
 from varcon.files import write_text
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from varcon.engine.distributed import sum_over_processes
+from varcon.distributed import sum_over_processes
 from varcon.files import replacing
 
 SHARES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)  # of the images that lie below each quantile

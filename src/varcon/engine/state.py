@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from varcon import distributed
 from varcon.core import InputError, Method
-from varcon.engine import distributed
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint, unreadable
 from varcon.engine.journal import Averages
@@ -35,7 +35,7 @@ FREE_ON_RESUME = (
 WRITER = ThreadPoolExecutor(1, "checkpoint")  # on a ResNet-50 a file takes a second, of which a step has 30
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TrainingState:
     path: Path | None  # of the checkpoint; None: a run in memory, which is not saved
     recipe: Recipe[Any]

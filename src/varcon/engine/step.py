@@ -26,7 +26,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WARM_UP = 3  # steps before capture: compilation, the optimizer's state and cuDNN's choices come first
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Step:
     """Draws the views of some images, learns from them and adds up the metrics; waits for nothing."""
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from varcon.core import Data, Split
-from varcon.files import replacing
+from varcon.files import file_digest, replacing
 
 BYTES_AT_ONCE = 2**24
 
@@ -22,8 +22,7 @@ class FeatureStore:
     def __init__(self, folder: Path, weights: Path, data: Data) -> None:
         self.folder = folder
         self._normalisation = np.array([*data.mean, *data.std])
-        with weights.open("rb") as file:
-            self._weights = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+        self._weights = file_digest(weights)
 
     def read(self, split: Split) -> Tensor | None:
         path = self._path(split)

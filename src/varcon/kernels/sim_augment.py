@@ -1,6 +1,6 @@
 """The "sim" policy for small images as one kernel: a program reads an image's pixels and writes one view.
 
-The plain-torch twin is `varcon.augment.policies.sim_views`; given the same uniforms it makes the same crops,
+The plain-torch twin is `varcon.augment.sim.sim_views`; given the same uniforms it makes the same crops,
 mirrors and colours. There the crop is a product with two matrices. Here each pixel of a view gathers the few
 pixels under its triangle, two along each axis unless the view is smaller than the crop: that is less
 arithmetic than the products and needs neither shared memory nor sides that are powers of two.
@@ -20,8 +20,9 @@ import triton.language as tl
 from torch import Tensor
 
 from varcon.augment import ops
-from varcon.augment.policies import CROP_RATIO, Normalisation, jitter_ranges, uniforms_per_view
+from varcon.augment.ops import Normalisation
 from varcon.augment.settings import AugmentSettings
+from varcon.augment.sim import CROP_RATIO, jitter_ranges, uniforms_per_view
 
 LONGEST_SIDE = 64  # one program holds a whole view in registers
 MOST_TAPS = 8  # along an axis: the loop over the columns' is unrolled
@@ -41,7 +42,7 @@ def sim_views(
     size: tuple[int, int],
     to: Normalisation,
 ) -> Tensor:
-    """As `varcon.augment.policies.sim_views`, where `handles` says so; no index may be negative."""
+    """As `varcon.augment.sim.sim_views`, where `handles` says so; no index may be negative."""
     count = len(uniforms) // uniforms_per_view(settings)
     views = torch.empty(
         (count, 3, *size), dtype=to.dtype, device=images.device, memory_format=torch.channels_last

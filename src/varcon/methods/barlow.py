@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from varcon.core import Batch, Encoder, Method, StepOutput
-from varcon.engine.distributed import gather_batch
+from varcon.distributed import gather_batch
 from varcon.layers import NormedHead
 from varcon.limits import above_zero, at_least, not_negative
 from varcon.losses.barlow import barlow

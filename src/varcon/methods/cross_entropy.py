@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
-from varcon.engine.distributed import gather_batch
+from varcon.distributed import gather_batch
 from varcon.limits import not_negative, one_of
 from varcon.losses import cross_entropy as losses
 

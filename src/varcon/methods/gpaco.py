@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from varcon.core import Batch, Encoder, InputError, Method, StepOutput
-from varcon.engine.distributed import gather_batch, own_positions
+from varcon.distributed import gather_batch, own_positions
 from varcon.layers import Queue, unit
 from varcon.limits import above_zero, at_least, not_negative
 from varcon.losses.paco import paco

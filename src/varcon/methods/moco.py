@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from varcon.core import Batch, Encoder, Method, StepOutput
-from varcon.engine.distributed import gather_batch
+from varcon.distributed import gather_batch
 from varcon.layers import ProjectionHead, Queue, Teacher, unit
 from varcon.limits import above_zero, at_least, share
 from varcon.losses.contrast import info_nce

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from varcon.core import Batch, Encoder
-from varcon.engine.distributed import gather_batch
+from varcon.distributed import gather_batch
 from varcon.layers import NormedHead, Teacher, unit
 from varcon.limits import share
 from varcon.methods.gpaco import GPaCo, GPaCoSettings

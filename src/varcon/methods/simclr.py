@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from varcon.core import Batch, Encoder, Method, StepOutput
-from varcon.engine.distributed import gather_batch, own_positions
+from varcon.distributed import gather_batch, own_positions
 from varcon.layers import ProjectionHead, unit
 from varcon.limits import above_zero, at_least
 from varcon.losses.contrast import nt_xent

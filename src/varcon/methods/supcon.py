@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from varcon.core import Batch, Encoder, Method, StepOutput
-from varcon.engine.distributed import gather_batch, own_positions
+from varcon.distributed import gather_batch, own_positions
 from varcon.layers import ProjectionHead, unit
 from varcon.limits import above_zero, at_least, one_of
 from varcon.losses.supcon import Form, supcon

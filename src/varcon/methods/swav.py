@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from varcon.core import Batch, Encoder, Method, Progress, StepOutput
-from varcon.engine.distributed import gather_batch, rank, sum_over_processes, world_size
+from varcon.distributed import gather_batch, own_share, sum_over_processes
 from varcon.layers import NormedHead, Prototypes, Queue, unit
 from varcon.limits import above_zero, at_least
 from varcon.losses.swav import sinkhorn, swapped
@@ -71,8 +71,7 @@ class SwAV(Method):
         if self.queues and self.training:
             queue = self.queue_of(view)
             if self.queue_in_use:
-                part = queue.vectors.tensor_split(world_size())[rank()]
-                scores = torch.cat([scores, self.prototypes(part).detach()])
+                scores = torch.cat([scores, self.prototypes(own_share(queue.vectors)).detach()])
             labels = torch.zeros(count, dtype=torch.int64, device=scores.device)
             queue.push(gather_batch(embeddings), gather_batch(labels))
         return sinkhorn(scores, self.settings.sharpness, self.settings.iterations, sum_over_processes)[:count]

@@ -9,8 +9,9 @@ from pathlib import Path
 from varcon import run
 from varcon.core import Data, InputError, OnProgress
 from varcon.data import load
-from varcon.engine.loop import check
-from varcon.recipe import did_you_mean, differences, recipe_to_dict
+from varcon.engine.check import check
+from varcon.limits import did_you_mean
+from varcon.recipe import differences, recipe_to_dict
 from varcon.reproduce import stand_ins, tables
 from varcon.reproduce.declarations import ARTIFACTS, Artifact
 from varcon.reproduce.entries import Entry, Reading, Swept

@@ -21,8 +21,9 @@ from varcon.evaluations.map2d import Map2D
 from varcon.evaluations.real import ReaL
 from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.transfer import Target
+from varcon.limits import did_you_mean
 from varcon.methods import METHODS
-from varcon.recipe import DIGITS, Recipe, TrainSettings, did_you_mean, differences, recipe_to_dict
+from varcon.recipe import DIGITS, Recipe, TrainSettings, differences, recipe_to_dict
 from varcon.sweep import combinations, plain
 
 Settings = Mapping[str, Any]  # by their dotted names in a recipe

@@ -20,10 +20,9 @@ import torch
 from PIL import Image, ImageOps
 
 from varcon.core import OnProgress
-from varcon.data.folder import to_rgb, with_image
+from varcon.data.folder import odd_files_allowed, to_rgb, with_image
 from varcon.data.subset import choose
 from varcon.deploy import learned
-from varcon.deploy.images import odd_files_allowed
 from varcon.deploy.index import open_index
 from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest
@@ -132,8 +131,7 @@ def pixels_of(model: Model, data_path: Path | None, progress: OnProgress) -> np.
         pixels = np.load(kept, mmap_mode="r", allow_pickle=False)
         if len(pixels) == count:
             return pixels
-    source = stored_recipe(run).data
-    source = replace(source, path=str(data_path)) if data_path else source
+    source = stored_recipe(run).with_data_path(data_path).data
     images = learned.data_of(run, source, progress).train.images.permute(0, 2, 3, 1).numpy()
     kept.parent.mkdir(exist_ok=True)
     with replacing(kept) as temporary, temporary.open("wb") as file:

@@ -75,6 +75,11 @@ def own_positions(rows: Tensor) -> Tensor:
     return torch.arange(len(rows), device=rows.device) + rank() * len(rows)
 
 
+def own_share(rows: Tensor) -> Tensor:
+    """This process's part of rows that every process holds; parts differ by one row at most."""
+    return rows.tensor_split(world_size())[rank()]
+
+
 def union_over_processes(values: Tensor) -> Tensor:
     """The sorted distinct values that any process holds."""
     values = values.unique()

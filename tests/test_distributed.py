@@ -28,7 +28,7 @@ def test_two_processes_equal_one(tmp_path, cut):
 def test_training_starts_under_torchrun(tmp_path):
     """Both processes train one run; its weights are those of both and its journal is one."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    recipe = Path(__file__).parents[2] / "recipes/digits/varcon.toml"
+    recipe = Path(__file__).parents[1] / "recipes/digits/varcon.toml"
     flags = ["--train.epochs", "1", "--train.batch-size", "256", "--train.device", "cpu"]
     flags += ["--train.snapshots", "0", "1"]
     done = subprocess.run(
@@ -49,7 +49,7 @@ def test_the_group_is_gone_after_training():
     """One that lived on would have threads, which abort a process if its end finds them at work."""
     code = """
 import weakref, torch
-from varcon.engine.distributed import process_group, synchronised
+from varcon.distributed import process_group, synchronised
 with process_group("cpu") as device:
     group = weakref.ref(torch.distributed.group.WORLD)
     model = synchronised(torch.nn.Linear(3, 3), device)

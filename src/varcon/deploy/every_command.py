@@ -1,0 +1,38 @@
+"""What the commands that use a trained run have in common: arguments, and what is told beside the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import tyro
+from rich.console import Console
+
+from varcon.core import OnProgress
+from varcon.terminal import Bar, plain_console
+
+Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+DataPath = Annotated[Path | None, tyro.conf.arg(name="data.path")]
+
+
+class Beside(NamedTuple):
+    """What is told beside the results."""
+
+    progress: OnProgress
+    console: Console
+
+    def warn(self, sentences: Iterable[str]) -> int:
+        found = [f"varcon: {sentence}" for sentence in sentences]
+        for sentence in found:
+            self.console.out(sentence, style="dim", highlight=False)
+        return len(found)
+
+
+@contextmanager
+def beside(console: Console, title: str) -> Iterator[Beside]:
+    """In a terminal, with the results; where those go elsewhere, on standard error."""
+    aside = console if console.is_terminal else plain_console(stderr=True, quiet=console.quiet)
+    with Bar(aside, title) as bar:
+        yield Beside(bar.progress, aside)
