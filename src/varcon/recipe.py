@@ -18,7 +18,7 @@ from varcon.core import InputError
 from varcon.data import DataSettings
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings
-from varcon.limits import above_zero, at_least, checked, declared, did_you_mean, not_negative
+from varcon.limits import above_zero, at_least, below_one, checked, declared, did_you_mean, not_negative, seed
 from varcon.methods import METHODS
 
 MethodSettings = TypeVar("MethodSettings")
@@ -51,18 +51,15 @@ class TrainSettings:
         declared(self, of="train")
         at_least(1, self, "epochs", "batch_size", of="train")
         above_zero(self, "learning_rate", of="train")
-        not_negative(self, "weight_decay", "warmup_epochs", "seed", "checkpoint_seconds", of="train")
-        for name in ("momentum", "average"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"train.{name} is {getattr(self, name)}; it must lie in [0, 1)")
+        not_negative(self, "weight_decay", "warmup_epochs", "checkpoint_seconds", of="train")
+        below_one(self, "momentum", "average", of="train")
+        seed(self, of="train")
         if self.nesterov and not self.momentum:
             raise InputError(
                 "train.nesterov looks ahead along the momentum, which is 0; raise train.momentum"
             )
         if self.nesterov and self.optimizer == "lars":
             raise InputError("train.nesterov is for train.optimizer sgd; turn it off, or take sgd")
-        if self.seed >= 2**32:
-            raise InputError(f"train.seed is {self.seed}; it must be below 2**32")
         beyond = [epoch for epoch in self.snapshots if not 0 <= epoch <= self.epochs]
         if beyond:
             raise InputError(

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from varcon.core import Data, Findings, InputError
 from varcon.data.subset import hold_out
 from varcon.evaluations.frozen import FrozenEncoder
-from varcon.evaluations.temperature import check_temperature, checked_features, class_centroids, row_blocks
+from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
+from varcon.limits import above_zero, at_least, declared, seed, within_one
 
 TEMPERATURES = (1e-3, 10.0)  # between which one is fitted
 
@@ -39,13 +40,11 @@ class Calibration:
     seed: int = 0  # of which images those are
 
     def __post_init__(self) -> None:
-        check_temperature("calibration", self.temperature)
-        if self.bins < 1:
-            raise InputError(f"calibration.bins is {self.bins}; it must be at least 1")
-        if not 0 < self.held_out < 1:
-            raise InputError(f"calibration.held_out is {self.held_out}; it must lie between 0 and 1")
-        if self.seed < 0:
-            raise InputError(f"calibration.seed is {self.seed}; it must not be negative")
+        declared(self, of="calibration")
+        above_zero(self, "temperature", of="calibration")
+        at_least(1, self, "bins", of="calibration")
+        within_one(self, "held_out", of="calibration")
+        seed(self, of="calibration")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         train, labels = checked_features(encoder, data.train)

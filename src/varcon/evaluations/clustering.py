@@ -12,6 +12,7 @@ from torch import Tensor
 from varcon.core import Data, Findings, InputError, OnProgress
 from varcon.data.subset import choose
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.limits import at_least, declared, seed
 
 IMAGES_AT_ONCE = 4096  # whose features are held in float64
 CELLS_AT_ONCE = 2**21  # distances held at a time, 16 MB of them
@@ -30,13 +31,10 @@ class Clustering:
     seed: int = 0  # of the images that are drawn
 
     def __post_init__(self) -> None:
-        if self.images < 2:
-            raise InputError(f"clustering.images is {self.images}; it must be at least 2")
-        for name in ("clusters", "dimensions"):
-            if getattr(self, name) < 0:
-                raise InputError(f"clustering.{name} is {getattr(self, name)}; it must be at least 0")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"clustering.seed is {self.seed}; it must be within 0..2**63-1")
+        declared(self, of="clustering")
+        at_least(2, self, "images", of="clustering")
+        at_least(0, self, "clusters", "dimensions", of="clustering")
+        seed(self, of="clustering")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         features, labels = labelled_features(encoder, data, self.normalize)

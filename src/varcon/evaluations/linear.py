@@ -16,6 +16,7 @@ from varcon.augment import AugmentSettings
 from varcon.core import Data, Findings, InputError
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.limits import above_zero, at_least, declared, seed, share
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,11 @@ class LinearProbe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"linear.{name} is {getattr(self, name)}; it must be at least 1")
-        if not self.learning_rate > 0:
-            raise InputError(f"linear.learning_rate is {self.learning_rate}; it must be above 0")
-        if self.augment not in ("none", "resized-crop"):
-            raise InputError(f"linear.augment is {self.augment!r}; choose none or resized-crop")
+        declared(self, of="linear")
+        at_least(1, self, "epochs", "batch_size", of="linear")
+        above_zero(self, "learning_rate", of="linear")
+        share(self, "flip", of="linear")
+        seed(self, of="linear")
 
     @property
     def name(self) -> str:

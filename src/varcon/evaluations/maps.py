@@ -30,7 +30,7 @@ class Maps:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_settings("maps", self.method, self.perplexity, self.points, self.seed)
+        check_settings(self, of="maps")
 
 
 class SnapshotMaps:

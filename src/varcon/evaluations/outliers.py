@@ -16,13 +16,8 @@ from varcon.core import Data, Findings, InputError
 from varcon.data import DATASETS, DataSettings, load
 from varcon.data.subset import choose
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
-from varcon.evaluations.temperature import (
-    check_finite,
-    check_temperature,
-    checked_features,
-    class_centroids,
-    row_blocks,
-)
+from varcon.evaluations.temperature import check_finite, checked_features, class_centroids, row_blocks
+from varcon.limits import above_zero, at_least, declared, seed, share
 
 STAND_INS = ("noise", "patches", "constant")
 
@@ -50,6 +45,7 @@ class Outliers:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        declared(self, of="outliers")
         if self.name and self.name not in DATASETS:
             raise InputError(
                 f"outliers.name is {self.name!r}; choose one of {', '.join(DATASETS)}, or none for stand-ins"
@@ -61,12 +57,11 @@ class Outliers:
             )
         if self.name not in ("", "digits") and not self.path:
             raise InputError(f"outliers.name is {self.name}; say where it lies with outliers.path")
-        check_temperature("outliers", self.temperature)
-        for name, least in (("images", 1), ("k", 1), ("patches", 2), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"outliers.{name} is {getattr(self, name)}; it must be at least {least}")
-        if not 0 <= self.shrinkage <= 1:
-            raise InputError(f"outliers.shrinkage is {self.shrinkage}; it must lie in [0, 1]")
+        above_zero(self, "temperature", of="outliers")
+        at_least(1, self, "images", "k", of="outliers")
+        at_least(2, self, "patches", of="outliers")
+        share(self, "shrinkage", of="outliers")
+        seed(self, of="outliers")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         if self.k > len(data.train):

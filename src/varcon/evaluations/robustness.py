@@ -19,6 +19,7 @@ from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
 from varcon.evaluations.linear import TrainedLinear
+from varcon.limits import above_zero, at_least, declared, seed
 
 Classify = Callable[[Tensor], Tensor]  # features [N, F] to class scores [N, C]
 
@@ -85,6 +86,7 @@ class Robustness:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        declared(self, of="robustness")
         for name, chosen, allowed in (
             ("corruptions", self.corruptions, NAMES),
             ("severities", self.severities, SEVERITIES),
@@ -94,23 +96,9 @@ class Robustness:
                     f"robustness.{name} is {chosen}; choose one or more, none twice, of "
                     f"{', '.join(map(str, allowed))}"
                 )
-        for name in ("images", "steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"robustness.{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 < self.learning_rate < float("inf"):
-            raise InputError(
-                f"robustness.learning_rate is {self.learning_rate}; it must be above 0 and finite"
-            )
-        for name, choices in (
-            ("classifier", ("linear", "centroid")),
-            ("baseline", ("none", "alexnet", "given")),
-        ):
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"robustness.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}"
-                )
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"robustness.seed is {self.seed}; it must lie within 0..2**32-1")
+        at_least(1, self, "images", "steps", "batch_size", of="robustness")
+        above_zero(self, "learning_rate", of="robustness")
+        seed(self, of="robustness")
         if self.baseline != "none":
             self._check_baseline()
 

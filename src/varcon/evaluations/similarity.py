@@ -12,6 +12,7 @@ from varcon.core import Data, Findings, InputError
 from varcon.data.similarity import of_superclasses
 from varcon.evaluations.clustering import class_centroids, class_tree, cut, labelled_features
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.limits import at_least, declared
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class ClassSimilarity:
     superclasses: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.pairs < 1:
-            raise InputError(f"similarity.pairs is {self.pairs}; it must be at least 1")
+        declared(self, of="similarity")
+        at_least(1, self, "pairs", of="similarity")
         if not self.superclasses:
             raise InputError("similarity.superclasses is empty; use auto, none or a JSON file's path")
 

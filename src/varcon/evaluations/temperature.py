@@ -13,6 +13,7 @@ from torch import Tensor
 
 from varcon.core import Data, Findings, InputError, Split
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.limits import above_zero, at_least, declared
 from varcon.losses.varcon import class_sums, leave_one_out
 
 PICTURES = 40  # of the hardest images, kept so that a report can show them without the data
@@ -37,15 +38,14 @@ class AdaptiveTemperature:
     hardest_per_class: int = 5
 
     def __post_init__(self) -> None:
-        check_temperature("temperature", self.temperature)
+        declared(self, of="temperature")
+        above_zero(self, "temperature", of="temperature")
         if not 0 <= self.epsilon < self.temperature:
             raise InputError(
                 f"temperature.epsilon is {self.epsilon}; it must be at least 0 and below the temperature "
                 f"{self.temperature}"
             )
-        for name in ("bins", "hardest", "hardest_per_class"):
-            if getattr(self, name) < 1:
-                raise InputError(f"temperature.{name} is {getattr(self, name)}; it must be at least 1")
+        at_least(1, self, "bins", "hardest", "hardest_per_class", of="temperature")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         features, labels = checked_features(encoder, data.train)
@@ -96,11 +96,6 @@ class Rivals(NamedTuple):
 
     classes: np.ndarray  # [N]
     posterior: np.ndarray  # [N]
-
-
-def check_temperature(section: str, value: float) -> None:
-    if not 0 < value < np.inf:
-        raise InputError(f"{section}.temperature is {value}; it must be above 0 and finite")
 
 
 def checked_features(encoder: FrozenEncoder, split: Split) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
 from varcon.engine.distributed import gather_batch
-from varcon.limits import not_negative, one_of
+from varcon.limits import below_one, declared, not_negative
 from varcon.losses import cross_entropy as losses
 
 BINS = 15  # of confidence, AdaFocal's
@@ -30,10 +30,9 @@ class CrossEntropySettings:
     adafocal_rate: float = 1.0  # lambda, how far the gammas move in an epoch
 
     def __post_init__(self) -> None:
-        one_of(get_args(Loss), self, "loss")
+        declared(self, of="method")
         not_negative(self, "mixup", "gamma", "adafocal_rate")
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(f"method.label_smoothing is {self.label_smoothing}; it must lie in [0, 1)")
+        below_one(self, "label_smoothing")
         if self.loss != "cross-entropy" and (self.label_smoothing or self.mixup):
             raise InputError(
                 f"method.loss {self.loss!r} takes labels as they are; set mixup and smoothing to 0"

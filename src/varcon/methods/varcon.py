@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from torch import nn
 from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.criterion import Classes, References, VarConLoss
 from varcon.layers import NormedHead, ProjectionHead
-from varcon.limits import above_zero, at_least, not_negative, one_of
+from varcon.limits import above_zero, at_least, below_one, declared, not_negative
 
 Head = Literal["plain", "normed"]
 
@@ -33,10 +33,10 @@ class VarConSettings:
     """of the cross-entropy of a linear classifier that is trained along on the features; 0: none"""
 
     def __post_init__(self) -> None:
-        # VarConLoss checks what it is given; these are what it does not see, and infinity.
+        declared(self, of="method")
         above_zero(self, "temperature")
+        below_one(self, "reference_momentum")
         not_negative(self, "epsilon_rate", "classifier_weight")
-        one_of(get_args(Head), self, "head")
         at_least(1, self, "dimensions")
 
 
