@@ -11,6 +11,7 @@ from varcon import InputError, Recipe, load_recipe
 from varcon.augment import AugmentSettings
 from varcon.core import Progress
 from varcon.encoders import EncoderSettings
+from varcon.evaluations import EvaluateSettings
 from varcon.evaluations.knn import KNN
 from varcon.methods import METHODS
 from varcon.methods.varcon import VarConSettings
@@ -83,6 +84,7 @@ def test_json_round_trip(tmp_path):
         ("[train]\nprecision = 'fp61'", r"train.precision is 'fp61'; did you mean 'fp16'"),
         ("[train]\ncompile = 1", r"train.compile is 1; it must be of type bool"),
         ("[augment]\ncrop_area = [0.2]", r"augment.crop_area is \[0.2\]"),
+        ("[data]\nheld_out = 7.0", r"data.held_out is 7.0; it must lie in \[0, 1\)"),
         ("[augment]\npolicy = 'simm'", r"augment.policy is 'simm'; did you mean 'sim'"),
         ("[evaluate.knn]\nks = 4", "evaluate.knn has no setting 'ks'"),
         ("[encoder]\nname = 'resnet19'", "encoder.name is 'resnet19'; did you mean 'resnet1"),
@@ -128,9 +130,10 @@ def test_python_is_held_to_the_types_of_a_recipe_file(settings, message):
     [
         (lambda: VarConSettings(dimensions=2.5), "method.dimensions"),
         (lambda: Recipe(method=VICRegSettings(dimensions=2.5)), "method.dimensions"),
-        (lambda: Recipe(augment=AugmentSettings(views=2.5)), "augment.views"),
-        (lambda: Recipe(encoder=EncoderSettings(stem=2.5)), "encoder.stem"),
+        (lambda: AugmentSettings(views=2.5), "augment.views"),
+        (lambda: EncoderSettings(stem=2.5), "encoder.stem"),
         (lambda: KNN(k=2.5), "knn.k"),
+        (lambda: Recipe(evaluate=EvaluateSettings(knn=2.5)), "evaluate.knn"),
     ],
 )
 def test_so_is_every_section_of_a_recipe(make, place):

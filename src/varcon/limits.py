@@ -66,6 +66,8 @@ _hints = functools.cache(get_type_hints)  # which compiles each annotation anew
 
 def checked(value: Any, hint: Any, place: str) -> Any:
     """The value as the type the dataclass declares, or an error that says what is expected."""
+    if type(value) is hint and not dataclasses.is_dataclass(hint):
+        return value  # at once: augmentation makes settings anew in every step
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         for option in inner:

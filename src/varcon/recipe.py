@@ -9,7 +9,7 @@ import dataclasses
 import json
 import shlex
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, get_type_hints
 
@@ -80,8 +80,9 @@ class Recipe(Generic[MethodSettings]):
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
 
     def __post_init__(self) -> None:
-        for section in fields(self):
-            declared(getattr(self, section.name), of=section.name)
+        # The other sections see to it as they are made; the settings of a method of one's own need not.
+        declared(self.method, of="method")
+        declared(self.evaluate, of="evaluate")
 
     @property
     def method_name(self) -> str:
