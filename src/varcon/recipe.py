@@ -27,11 +27,11 @@ NAMED = ("method", "name")  # the one setting that a recipe file always has
 
 @dataclass(frozen=True)
 class TrainSettings:
-    epochs: int = 40
+    epochs: int = 40  # passes over the training images
     batch_size: int = 128  # images per step, over all processes
     learning_rate: float = 0.4  # at batch size 256; scaled in proportion to the batch size
     optimizer: Literal["sgd", "lars"] = "sgd"  # lars: a rate for each layer, for batches of thousands
-    momentum: float = 0.9
+    momentum: float = 0.9  # of the optimizer
     nesterov: bool = False  # look ahead along the momentum
     weight_decay: float = 2e-3  # of convolutions and other matrices
     decay_norms: bool = False  # weight decay for norms and biases too; epsilon it always spares
@@ -39,10 +39,11 @@ class TrainSettings:
     warmup_epochs: float = 2.0  # of linear growth before the cosine
     balanced: bool = False  # draw every class equally often, however many images it has
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """of the network's arithmetic; bf16 and fp16 are faster on a GPU"""
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
     compile: bool = False  # torch.compile instead of the project's own kernels for BatchNorm; on cuda only
     cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16
-    seed: int = 0
+    seed: int = 0  # of the first weights and of all that is drawn at random
     checkpoint_seconds: float = 30.0  # saved at the first epoch's end after this long; 0: at every one's
     snapshots: tuple[int, ...] = ()  # epochs after which the encoder is kept; 0: as it is before training
     track: Literal["none", "tensorboard", "wandb"] = "none"  # where the metrics are shown as well

@@ -44,6 +44,7 @@ class EncoderSettings:
         "vit_base",
         "mlp",
     ] = "small"
+    """the network: small is for a laptop, mlp for vectors"""
     stem: resnet.Stem = "small"
     """first layers: small, for images up to 64 pixels (3x3, or patches of 4), or imagenet (7x7 and pooling,
     or patches of 16)"""

@@ -35,7 +35,7 @@ class Calibration:
     """
 
     temperature: float = 0.1  # tau1 of the method
-    bins: int = 15
+    bins: int = 15  # of confidence, in which it is compared with accuracy
     held_out: float = 0.2  # share of each class's training images to which the second temperature is fitted
     seed: int = 0  # of which images those are
 

@@ -27,15 +27,16 @@ class FineTune:
     """SGD with Nesterov momentum 0.9 on all weights, the rate falling to zero along a cosine."""
 
     target: Target | None = None  # the data to train on; None: the encoder's own
-    epochs: int = 10
-    batch_size: int = 64
-    learning_rate: float = 0.01
-    weight_decay: float = 1e-4
+    epochs: int = 10  # passes over the training images
+    batch_size: int = 64  # images per step
+    learning_rate: float = 0.01  # at the start
+    weight_decay: float = 1e-4  # of all weights
     head: Literal["logistic", "random"] = "logistic"
     """how the linear head begins: as the regression on the frozen features, or with random weights"""
     augment: Literal["none", "crop-flip", "sim"] = "crop-flip"
+    """policy for the training images, as in augment.policy"""
     flip: float = 0.5  # probability of a mirrored image; 0 where mirroring changes the class
-    seed: int = 0
+    seed: int = 0  # of the images' order and augmentation, and of a random head
 
     def __post_init__(self) -> None:
         declared(self, of="finetune")

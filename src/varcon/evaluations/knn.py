@@ -25,7 +25,7 @@ class KNN:
 
     k: int = 5  # the number of neighbours behind the headline score
     also: tuple[int, ...] = (1, 10, 20, 50, 100, 200)  # reported beside it
-    temperature: float = 0.07
+    temperature: float = 0.07  # the lower, the more the nearest neighbours count
 
     def __post_init__(self) -> None:
         declared(self, of="knn")

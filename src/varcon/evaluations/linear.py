@@ -23,14 +23,14 @@ from varcon.limits import above_zero, at_least, declared, seed, share
 class LinearProbe:
     """SGD with momentum 0.9, no weight decay, the rate cut to a fifth at 60, 75 and 90 % of the epochs."""
 
-    epochs: int = 100
-    batch_size: int = 1024
-    learning_rate: float = 5.0
+    epochs: int = 100  # passes over the training images
+    batch_size: int = 1024  # images per step
+    learning_rate: float = 5.0  # at the start
     augment: Literal["none", "resized-crop"] = "none"
     """none: on features computed once; resized-crop: a crop of 0.2 to 1 of each image's area, resized, drawn
     and encoded anew in every epoch, as in the authors' code"""
     flip: float = 0.5  # probability of a mirrored crop; 0 where mirroring changes the class
-    seed: int = 0
+    seed: int = 0  # of the first weights and of the images' order
 
     def __post_init__(self) -> None:
         declared(self, of="linear")

@@ -38,7 +38,7 @@ class LogisticProbe:
     """
 
     least: float = 1e-6  # of the penalties
-    greatest: float = 1e5
+    greatest: float = 1e5  # of the penalties
     steps: int = 45  # penalties from the least to the greatest; 1: the least, and nothing is chosen
     held_out: float = 0.2  # share of each class by which the penalty is chosen; the last fit has all images
     passes: int = 500  # of the last fit over all features, at most

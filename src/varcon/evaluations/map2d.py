@@ -29,7 +29,7 @@ class Map2D:
     method: Projection = "tsne"  # umap needs the extra varcon[umap]
     perplexity: float = 30.0  # about as many neighbours each point keeps; of UMAP, their number
     points: int = 2000  # at most; a map of more takes minutes and shows no more
-    seed: int = 0
+    seed: int = 0  # of the images that are drawn and of the map
 
     def __post_init__(self) -> None:
         check_settings(self, of="map2d")

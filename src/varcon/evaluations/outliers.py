@@ -39,10 +39,10 @@ class Outliers:
     path: str = ""  # where it lies, as in data.path
     images: int = 10_000  # of it, or of each stand-in, at most
     temperature: float = 0.1  # tau1 of the method
-    k: int = 1
+    k: int = 1  # which nearest training feature the score neighbour goes by
     shrinkage: float = 1e-3  # of the covariance toward a sphere; features outnumber images, or do not vary
     patches: int = 4  # along each side of an image
-    seed: int = 0
+    seed: int = 0  # of the images that are drawn and of the stand-ins
 
     def __post_init__(self) -> None:
         declared(self, of="outliers")

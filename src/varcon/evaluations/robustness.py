@@ -71,19 +71,18 @@ ALEXNET = BaselineErrors(
 class Robustness:
     """A classifier on the features of the clean training images, applied to corrupted test images."""
 
-    corruptions: tuple[CorruptionName, ...] = NAMES
-    severities: tuple[int, ...] = SEVERITIES
+    corruptions: tuple[CorruptionName, ...] = NAMES  # to judge under
+    severities: tuple[int, ...] = SEVERITIES  # of each corruption
     path: str = ""  # a folder of CIFAR-10-C, CIFAR-100-C or ImageNet-C; empty: corrupted on the fly
     images: int = 2000  # at most, drawn from the test images; each is seen under all of the above
-    classifier: Literal["linear", "centroid"] = (
-        "linear"  # centroid: the class whose mean direction is nearest
-    )
+    classifier: Literal["linear", "centroid"] = "linear"
+    """what is made of the clean images: a linear classifier, or the class whose mean direction is nearest"""
     steps: int = 1000  # of SGD, for the linear classifier
-    batch_size: int = 1024
-    learning_rate: float = 5.0
+    batch_size: int = 1024  # images per step of the linear classifier
+    learning_rate: float = 5.0  # of the linear classifier at the start
     baseline: Literal["none", "alexnet", "given"] = "none"  # alexnet is of ImageNet-C
     given: BaselineErrors = field(default_factory=BaselineErrors)  # the errors behind baseline = given
-    seed: int = 0
+    seed: int = 0  # of the images that are drawn, their corruptions and the linear classifier
 
     def __post_init__(self) -> None:
         declared(self, of="robustness")

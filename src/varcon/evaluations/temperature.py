@@ -35,7 +35,7 @@ class AdaptiveTemperature:
     leave_one_out: bool = True  # compare an image with its class's other images alone
     bins: int = 50  # of the density of tau2
     hardest: int = 100  # images to list, at most
-    hardest_per_class: int = 5
+    hardest_per_class: int = 5  # images of each class to list, at most
 
     def __post_init__(self) -> None:
         declared(self, of="temperature")

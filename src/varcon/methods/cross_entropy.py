@@ -21,7 +21,7 @@ Loss = Literal["cross-entropy", "focal", "dual-focal", "adafocal"]
 
 @dataclass(frozen=True)
 class CrossEntropySettings:
-    loss: Loss = "cross-entropy"
+    loss: Loss = "cross-entropy"  # as it is, or one of the focal losses
     label_smoothing: float = 0.0  # share of the target spread over all classes
     mixup: float = 0.0  # alpha of the Beta distribution of blended images; 0: none
     gamma: float = 3.0

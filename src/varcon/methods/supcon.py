@@ -20,7 +20,7 @@ Pairs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class SupConSettings:
-    temperature: float = 0.1
+    temperature: float = 0.1  # divides the cosines between embeddings
     form: Form = "out"  # whether the mean over positives is outside the logarithm or in it
     dimensions: int = 128  # of the projection
 

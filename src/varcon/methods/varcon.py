@@ -21,8 +21,8 @@ Head = Literal["plain", "normed"]
 class VarConSettings:
     temperature: float = 0.1  # tau1, of the class posterior p
     epsilon: float = 0.02  # half the range of the adaptive temperature tau2, Eq. 13
-    learn_epsilon: bool = True
-    epsilon_range: tuple[float, float] = (0.0, 0.08)
+    learn_epsilon: bool = True  # otherwise it stays as it is
+    epsilon_range: tuple[float, float] = (0.0, 0.08)  # in which a learned epsilon stays
     epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
     references: References = "batch"  # what stands for a class
     reference_momentum: float = 0.9  # of references = "ema"

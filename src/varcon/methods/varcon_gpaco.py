@@ -15,7 +15,7 @@ from varcon.methods.gpaco import GPaCo, GPaCoSettings
 class VarConGPaCoSettings(GPaCoSettings):
     weight: float = 1.0  # of the VarCon loss, lambda
     varcon_temperature: float = 0.1  # tau1
-    epsilon: float = 0.02
+    epsilon: float = 0.02  # half the range of the adaptive temperature tau2, where it begins
     epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
 
     def __post_init__(self) -> None:
