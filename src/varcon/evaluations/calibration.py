@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from varcon.core import Data, Findings, InputError
 from varcon.data.subset import hold_out
-from varcon.evaluations.frozen import FrozenEncoder
-from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
+from varcon.evaluations.centroid import complete_centroids
+from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
 from varcon.limits import above_zero, at_least, declared, seed, within_one
 
 TEMPERATURES = (1e-3, 10.0)  # between which one is fitted
@@ -49,7 +49,7 @@ class Calibration:
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         train, labels = checked_features(encoder, data.train)
         test, test_labels = checked_features(encoder, data.test)
-        centroids = class_centroids(train, labels, data.classes).directions
+        centroids = complete_centroids(train, labels, data.classes).directions
         fitted = self.fit_to_training(train, labels, data.classes)
         results = {
             "": (self.temperature, judge(cosine_scores(centroids, self.temperature), test, test_labels)),
@@ -71,7 +71,7 @@ class Calibration:
             raise InputError(
                 "no class has two training images, so none can be held out to fit calibration's temperature"
             )
-        centroids = class_centroids(features[kept], labels[kept], classes).directions
+        centroids = complete_centroids(features[kept], labels[kept], classes).directions
         return fit_temperature(centroids, features[held], labels[held])
 
     def cross_fit(self, centroids: Tensor, features: Tensor, labels: Tensor) -> tuple[float, Judged]:

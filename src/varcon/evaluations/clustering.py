@@ -11,7 +11,7 @@ from torch import Tensor
 
 from varcon.core import Data, Findings, InputError, OnProgress
 from varcon.data.subset import choose
-from varcon.evaluations.frozen import FrozenEncoder
+from varcon.evaluations.frozen import FrozenEncoder, check_finite
 from varcon.limits import at_least, declared, seed
 
 IMAGES_AT_ONCE = 4096  # whose features are held in float64
@@ -49,7 +49,7 @@ class Clustering:
         if self.dimensions:
             points = principal_components(points, self.dimensions)
         found = cut(ward(points, encoder.progress), clusters)
-        centroids, classes = class_centroids(features, labels, self.normalize)
+        centroids, classes = present_class_means(features, labels, self.normalize)
         tree, order = class_tree(centroids)
         return Findings(
             {**agreement(truth.numpy(), found), "clusters": float(clusters), "images": float(len(chosen))},
@@ -71,12 +71,13 @@ def labelled_features(encoder: FrozenEncoder, data: Data, normalize: bool) -> tu
             f"the {len(data.test)} test images are of one class; to cluster or compare classes takes two"
         )
     features = encoder.features(data.test)
-    if not features.isfinite().all():
-        raise InputError("the encoder's features hold NaN or infinity; train it anew at a lower rate")
+    check_finite(features)
     return F.normalize(features, dim=1) if normalize else features, data.test.labels.cpu()
 
 
-def class_centroids(features: Tensor, labels: Tensor, normalize: bool = True) -> tuple[Tensor, np.ndarray]:
+def present_class_means(
+    features: Tensor, labels: Tensor, normalize: bool = True
+) -> tuple[Tensor, np.ndarray]:
     """The mean feature [C, F], in float64, of each class that has images, and which classes these are."""
     classes, place = labels.unique(return_inverse=True)
     place = place.to(features.device)

@@ -14,7 +14,7 @@ from torch import Tensor
 from varcon.core import Data, Findings, InputError, OnProgress
 from varcon.data.subset import hold_out
 from varcon.evaluations.accuracy import top_accuracy
-from varcon.evaluations.frozen import FrozenEncoder
+from varcon.evaluations.frozen import FrozenEncoder, check_finite
 from varcon.evaluations.metrics import mean_per_class, top1
 from varcon.limits import at_least, declared, seed, within_one
 
@@ -159,8 +159,7 @@ class LogisticProblem:
             raise InputError(
                 "logistic regression tells classes apart and there is only one; give two or more"
             )
-        if not features.isfinite().all():
-            raise InputError("the features hold NaN or infinity: the encoder has diverged; train it anew")
+        check_finite(features)
         if features.numel() > MOST_DOUBLES:
             dtype = torch.float32
         self.targets = targets

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
 from varcon.data.subset import choose
-from varcon.evaluations.frozen import FrozenEncoder
-from varcon.evaluations.temperature import check_finite
+from varcon.evaluations.frozen import FrozenEncoder, check_finite
 from varcon.limits import above_zero, at_least, declared, seed
 
 Projection = Literal["tsne", "umap"]

@@ -15,8 +15,14 @@ from torch import Tensor
 from varcon.core import Data, Findings, InputError
 from varcon.data import DATASETS, DataSettings, load
 from varcon.data.subset import choose
-from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
-from varcon.evaluations.temperature import check_finite, checked_features, class_centroids, row_blocks
+from varcon.evaluations.centroid import complete_centroids
+from varcon.evaluations.frozen import (
+    IMAGES_AT_ONCE,
+    FrozenEncoder,
+    check_finite,
+    checked_features,
+    row_blocks,
+)
 from varcon.limits import above_zero, at_least, declared, seed, share
 
 STAND_INS = ("noise", "patches", "constant")
@@ -131,7 +137,7 @@ class Typical:
     def __init__(self, settings: Outliers, encoder: FrozenEncoder, data: Data) -> None:
         features, labels = checked_features(encoder, data.train)
         self.settings, self.progress = settings, encoder.progress
-        self.centroids = class_centroids(features, labels, data.classes).directions
+        self.centroids = complete_centroids(features, labels, data.classes).directions
         self.bank = F.normalize(features, dim=1)
         self.whiten, means = shared_covariance(features, labels, len(data.classes), settings.shrinkage)
         self.means = means @ self.whiten  # [C, F]
