@@ -16,6 +16,8 @@ from varcon.losses.varcon import Terms, class_sums, leave_one_out, number_the_pr
 
 References = Literal["batch", "leave-one-out", "ema"]
 Classes = Literal["present", "all"]
+TEMPERATURE = 0.1  # tau1, the paper's
+EPSILON = 0.02  # half the range of tau2, where it begins
 
 
 class VarConLoss(nn.Module):
@@ -50,8 +52,8 @@ class VarConLoss(nn.Module):
     def __init__(
         self,
         num_classes: int | None = None,
-        temperature: float = 0.1,
-        epsilon: float = 0.02,
+        temperature: float = TEMPERATURE,
+        epsilon: float = EPSILON,
         learn_epsilon: bool = True,
         epsilon_range: tuple[float, float] = (0.0, 0.08),
         references: References = "batch",

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from varcon.core import Data, Findings, InputError
+from varcon.criterion import TEMPERATURE
 from varcon.data.subset import hold_out
 from varcon.evaluations.centroid import complete_centroids
 from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
@@ -34,7 +35,7 @@ class Calibration:
         labels, and shows how well the posterior is calibrated where some labels can be spared for it.
     """
 
-    temperature: float = 0.1  # tau1 of the method
+    temperature: float = TEMPERATURE  # tau1 of the method
     bins: int = 15  # of confidence, in which it is compared with accuracy
     held_out: float = 0.2  # share of each class's training images to which the second temperature is fitted
     seed: int = 0  # of which images those are

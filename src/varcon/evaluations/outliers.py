@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
+from varcon.criterion import TEMPERATURE
 from varcon.data import DATASETS, DataSettings, load
 from varcon.data.subset import choose
 from varcon.evaluations.centroid import complete_centroids
@@ -44,7 +45,7 @@ class Outliers:
     name: str = ""  # another data set, named as in data.name; empty: the stand-ins
     path: str = ""  # where it lies, as in data.path
     images: int = 10_000  # of it, or of each stand-in, at most
-    temperature: float = 0.1  # tau1 of the method
+    temperature: float = TEMPERATURE  # tau1 of the method
     k: int = 1  # which nearest training feature the score neighbour goes by
     shrinkage: float = 1e-3  # of the covariance toward a sphere; features outnumber images, or do not vary
     patches: int = 4  # along each side of an image

@@ -18,7 +18,7 @@ from varcon.data.subset import choose
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
-from varcon.evaluations.linear import TrainedLinear
+from varcon.evaluations.linear import LinearProbe, TrainedLinear
 from varcon.limits import above_zero, at_least, declared, seed
 
 Classify = Callable[[Tensor], Tensor]  # features [N, F] to class scores [N, C]
@@ -78,8 +78,8 @@ class Robustness:
     classifier: Literal["linear", "centroid"] = "linear"
     """what is made of the clean images: a linear classifier, or the class whose mean direction is nearest"""
     steps: int = 1000  # of SGD, for the linear classifier
-    batch_size: int = 1024  # images per step of the linear classifier
-    learning_rate: float = 5.0  # of the linear classifier at the start
+    batch_size: int = LinearProbe.batch_size  # images per step of the linear classifier
+    learning_rate: float = LinearProbe.learning_rate  # of the linear classifier at the start
     baseline: Literal["none", "alexnet", "given"] = "none"  # alexnet is of ImageNet-C
     given: BaselineErrors = field(default_factory=BaselineErrors)  # the errors behind baseline = given
     seed: int = 0  # of the images that are drawn, their corruptions and the linear classifier

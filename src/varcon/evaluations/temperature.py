@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
+from varcon.criterion import EPSILON, TEMPERATURE
 from varcon.evaluations.centroid import Centroids, complete_centroids
 from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
 from varcon.limits import above_zero, at_least, declared
@@ -28,8 +29,8 @@ class AdaptiveTemperature:
     over all training images. Images of the lowest p_r are the hardest, and wrong labels are among them.
     """
 
-    temperature: float = 0.1  # tau1
-    epsilon: float = 0.02  # half the range of tau2
+    temperature: float = TEMPERATURE  # tau1
+    epsilon: float = EPSILON  # half the range of tau2
     # An image is part of its class's centroid, and the fewer there are the more it vouches for itself.
     leave_one_out: bool = True  # compare an image with its class's other images alone
     bins: int = 50  # of the density of tau2

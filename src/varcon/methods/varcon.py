@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from varcon.core import Batch, Encoder, Method, StepOutput
-from varcon.criterion import Classes, References, VarConLoss
+from varcon.criterion import EPSILON, TEMPERATURE, Classes, References, VarConLoss
 from varcon.layers import NormedHead, ProjectionHead
 from varcon.limits import above_zero, at_least, below_one, declared, not_negative
 
@@ -19,8 +19,8 @@ Head = Literal["plain", "normed"]
 
 @dataclass(frozen=True)
 class VarConSettings:
-    temperature: float = 0.1  # tau1, of the class posterior p
-    epsilon: float = 0.02  # half the range of the adaptive temperature tau2, Eq. 13
+    temperature: float = TEMPERATURE  # tau1, of the class posterior p
+    epsilon: float = EPSILON  # half the range of the adaptive temperature tau2, Eq. 13
     learn_epsilon: bool = True  # otherwise it stays as it is
     epsilon_range: tuple[float, float] = (0.0, 0.08)  # in which a learned epsilon stays
     epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
