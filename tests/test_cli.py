@@ -156,7 +156,7 @@ def test_settings_found_wrong_leave_no_folder(here, capsys):
     refused(capsys, here, [*command, "--train.device", "meta"], "there is no device 'meta'")
     refused(capsys, here, toml(here, "[method]\ndimensions = 0"), "method.dimensions is 0")
     refused(capsys, here, toml(here, "[train]\nseed = 99999999999999999999"), "train.seed", "2**32")
-    refused(capsys, here, toml(here, "[evaluate.map2d]\npoints = 0"), "points 0")
+    refused(capsys, here, toml(here, "[evaluate.map2d]\npoints = 0"), "map2d.points is 0")
     (here / "list.json").write_text('{"recipe": [1]}')
     refused(capsys, here, ["train", "list.json"], "the recipe is [1]")
     assert not (here / "runs").exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from varcon.core import InputError
 from varcon.distributed import sum_over_processes, union_over_processes, world_size
 from varcon.kernels import loss_kernel_serves
+from varcon.limits import above_zero, at_least, below_one, checked
 from varcon.losses.varcon import Terms, class_sums, leave_one_out, number_the_present, varcon_loss
 
 References = Literal["batch", "leave-one-out", "ema"]
 Classes = Literal["present", "all"]
+TEMPERATURE = 0.1  # tau1, the paper's
+EPSILON = 0.02  # half the range of tau2, where it begins
 
 
 class VarConLoss(nn.Module):
@@ -49,8 +52,8 @@ class VarConLoss(nn.Module):
     def __init__(
         self,
         num_classes: int | None = None,
-        temperature: float = 0.1,
-        epsilon: float = 0.02,
+        temperature: float = TEMPERATURE,
+        epsilon: float = EPSILON,
         learn_epsilon: bool = True,
         epsilon_range: tuple[float, float] = (0.0, 0.08),
         references: References = "batch",
@@ -59,10 +62,14 @@ class VarConLoss(nn.Module):
         reference_momentum: float = 0.9,
     ) -> None:
         super().__init__()
-        if references not in get_args(References):
-            raise InputError(f"references is {references!r}; choose one of {', '.join(get_args(References))}")
-        if classes not in get_args(Classes):
-            raise InputError(f"classes is {classes!r}; choose one of {', '.join(get_args(Classes))}")
+        self.num_classes = num_classes
+        self.temperature = temperature
+        self.references: References = checked(references, References, "VarConLoss.references")
+        self.classes: Classes = checked(classes, Classes, "VarConLoss.classes")
+        self.normalize = normalize
+        self.reference_momentum = reference_momentum
+        above_zero(self, "temperature", of="VarConLoss")
+        below_one(self, "reference_momentum", of="VarConLoss")
         if classes == "all" and references != "ema":
             raise InputError(
                 f"classes='all' needs references='ema': {references!r} references exist only for the "
@@ -70,10 +77,8 @@ class VarConLoss(nn.Module):
             )
         if references == "ema" and num_classes is None:
             raise InputError("references='ema' keeps a bank of classes; say how many with num_classes")
-        if num_classes is not None and num_classes < 1:
-            raise InputError(f"num_classes is {num_classes}; it must be at least 1")
-        if not temperature > 0:
-            raise InputError(f"temperature is {temperature}; it must be above 0")
+        if num_classes is not None:
+            at_least(1, self, "num_classes", of="VarConLoss")
         low, high = epsilon_range
         if not 0 <= low <= epsilon <= high:
             raise InputError(
@@ -84,15 +89,7 @@ class VarConLoss(nn.Module):
                 f"epsilon {epsilon} must be below the temperature {temperature}, or tau2 reaches 0: "
                 "lower epsilon or raise the temperature"
             )
-        if not 0 <= reference_momentum < 1:
-            raise InputError(f"reference_momentum is {reference_momentum}; it must lie in [0, 1)")
-        self.num_classes = num_classes
-        self.temperature = temperature
         self.epsilon_range = (low, max(epsilon, min(high, 0.99 * temperature)))
-        self.references = references
-        self.classes = classes
-        self.normalize = normalize
-        self.reference_momentum = reference_momentum
         self.epsilon = nn.Parameter(torch.tensor(float(epsilon)), requires_grad=learn_epsilon)
         if references == "ema" and num_classes is not None:
             self.register_buffer("bank", torch.zeros(num_classes, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -25,14 +26,21 @@ def at_least(least: int, settings: Any, *names: str, of: str = "method") -> None
     _require(settings, names, of, lambda value: value >= least, f"must be at least {least}")
 
 
-def share(settings: Any, *names: str) -> None:
-    _require(settings, names, "method", lambda value: 0 <= value <= 1, "must lie in [0, 1]")
+def share(settings: Any, *names: str, of: str = "method") -> None:
+    _require(settings, names, of, lambda value: 0 <= value <= 1, "must lie in [0, 1]")
 
 
-def one_of(choices: Sequence[str], settings: Any, *names: str) -> None:
-    """Recipes and flags are held to a Literal type as they are read; this is for Python."""
-    rule = f"must be one of {', '.join(choices)}"
-    _require(settings, names, "method", lambda value: value in choices, rule)
+def below_one(settings: Any, *names: str, of: str = "method") -> None:
+    _require(settings, names, of, lambda value: 0 <= value < 1, "must lie in [0, 1)")
+
+
+def within_one(settings: Any, *names: str, of: str = "method") -> None:
+    _require(settings, names, of, lambda value: 0 < value < 1, "must lie between 0 and 1")
+
+
+def seed(settings: Any, name: str = "seed", *, of: str) -> None:
+    """What numpy, scikit-learn and torch all take."""
+    _require(settings, (name,), of, lambda value: 0 <= value < 2**32, "must lie within 0..2**32-1")
 
 
 def _require(settings: Any, names: Sequence[str], of: str, allowed: Callable[[Any], bool], rule: str) -> None:
@@ -47,14 +55,19 @@ def declared(settings: Any, of: str) -> None:
 
     Numbers of numpy become Python's, and lists tuples: a recipe is compared with others and kept as JSON.
     """
-    hints = get_type_hints(type(settings))
+    hints = _hints(settings.__class__)
     for field in dataclasses.fields(settings):
         value = checked(getattr(settings, field.name), hints[field.name], f"{of}.{field.name}")
         object.__setattr__(settings, field.name, value)  # which a frozen one does not do itself
 
 
+_hints = functools.cache(get_type_hints)  # which compiles each annotation anew
+
+
 def checked(value: Any, hint: Any, place: str) -> Any:
     """The value as the type the dataclass declares, or an error that says what is expected."""
+    if type(value) is hint and not dataclasses.is_dataclass(hint):
+        return value  # at once: augmentation makes settings anew in every step
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         for option in inner:

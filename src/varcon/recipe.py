@@ -9,7 +9,7 @@ import dataclasses
 import json
 import shlex
 import tomllib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, Self, TypeVar, get_type_hints
 
@@ -18,7 +18,7 @@ from varcon.core import InputError
 from varcon.data import DataSettings
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings
-from varcon.limits import above_zero, at_least, checked, declared, did_you_mean, not_negative
+from varcon.limits import above_zero, at_least, below_one, checked, declared, did_you_mean, not_negative, seed
 from varcon.methods import METHODS
 
 MethodSettings = TypeVar("MethodSettings")
@@ -27,11 +27,11 @@ NAMED = ("method", "name")  # the one setting that a recipe file always has
 
 @dataclass(frozen=True)
 class TrainSettings:
-    epochs: int = 40
+    epochs: int = 40  # passes over the training images
     batch_size: int = 128  # images per step, over all processes
     learning_rate: float = 0.4  # at batch size 256; scaled in proportion to the batch size
     optimizer: Literal["sgd", "lars"] = "sgd"  # lars: a rate for each layer, for batches of thousands
-    momentum: float = 0.9
+    momentum: float = 0.9  # of the optimizer
     nesterov: bool = False  # look ahead along the momentum
     weight_decay: float = 2e-3  # of convolutions and other matrices
     decay_norms: bool = False  # weight decay for norms and biases too; epsilon it always spares
@@ -39,10 +39,11 @@ class TrainSettings:
     warmup_epochs: float = 2.0  # of linear growth before the cosine
     balanced: bool = False  # draw every class equally often, however many images it has
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """of the network's arithmetic; bf16 and fp16 are faster on a GPU"""
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
     compile: bool = False  # torch.compile instead of the project's own kernels for BatchNorm; on cuda only
     cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16
-    seed: int = 0
+    seed: int = 0  # of the first weights and of all that is drawn at random
     checkpoint_seconds: float = 30.0  # saved at the first epoch's end after this long; 0: at every one's
     snapshots: tuple[int, ...] = ()  # epochs after which the encoder is kept; 0: as it is before training
     track: Literal["none", "tensorboard", "wandb"] = "none"  # where the metrics are shown as well
@@ -51,18 +52,15 @@ class TrainSettings:
         declared(self, of="train")
         at_least(1, self, "epochs", "batch_size", of="train")
         above_zero(self, "learning_rate", of="train")
-        not_negative(self, "weight_decay", "warmup_epochs", "seed", "checkpoint_seconds", of="train")
-        for name in ("momentum", "average"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"train.{name} is {getattr(self, name)}; it must lie in [0, 1)")
+        not_negative(self, "weight_decay", "warmup_epochs", "checkpoint_seconds", of="train")
+        below_one(self, "momentum", "average", of="train")
+        seed(self, of="train")
         if self.nesterov and not self.momentum:
             raise InputError(
                 "train.nesterov looks ahead along the momentum, which is 0; raise train.momentum"
             )
         if self.nesterov and self.optimizer == "lars":
             raise InputError("train.nesterov is for train.optimizer sgd; turn it off, or take sgd")
-        if self.seed >= 2**32:
-            raise InputError(f"train.seed is {self.seed}; it must be below 2**32")
         beyond = [epoch for epoch in self.snapshots if not 0 <= epoch <= self.epochs]
         if beyond:
             raise InputError(
@@ -83,8 +81,9 @@ class Recipe(Generic[MethodSettings]):
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
 
     def __post_init__(self) -> None:
-        for section in fields(self):
-            declared(getattr(self, section.name), of=section.name)
+        # The other sections see to it as they are made; the settings of a method of one's own need not.
+        declared(self.method, of="method")
+        declared(self.evaluate, of="evaluate")
 
     @property
     def method_name(self) -> str:

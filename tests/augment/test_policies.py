@@ -136,8 +136,12 @@ def test_on_a_gpu_without_waiting_for_it(settings):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"policy": "simm"}, "no policy 'simm'; choose one of none, crop-flip, sim"),
-        ({"views": 0}, "augment.views is 0"),
+        (
+            {"policy": "simm"},
+            "augment.policy is 'simm'; did you mean 'sim'.; choose one of none, crop-flip, sim",
+        ),
+        ({"views": 0}, "augment.views is 0; it must be at least 1"),
+        ({"views": 2.5}, "augment.views is 2.5; it must be of type int"),
         ({"crop_area": (0.0, 1.0)}, "augment.crop_area"),
         ({"crop_area": (0.9, 0.2)}, "in that order"),
         ({"crop_area": (0.2, 1.1)}, "at most 1"),
@@ -145,14 +149,15 @@ def test_on_a_gpu_without_waiting_for_it(settings):
         ({"jitter_probability": -0.1}, "augment.jitter_probability"),
         ({"grey": float("nan")}, "augment.grey"),
         ({"blur": 2}, "augment.blur"),
-        ({"jitter": (0.4, 0.4, 0.4)}, "four strengths"),
+        ({"jitter": (0.4, 0.4, 0.4)}, "augment.jitter is"),
+        ({"jitter": (float("nan"), 0.4, 0.4, 0.1)}, "four strengths"),
         ({"jitter": (-0.4, 0.4, 0.4, 0.1)}, "at least 0"),
         ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "at most 0.5"),
         ({"shift": -1}, "augment.shift is -1"),
         ({"auto": "svhn"}, "augment.auto is 'svhn'; choose one of cifar10, imagenet"),
         ({"rand_operations": 0}, "rand_operations is 0"),
-        ({"rand_magnitude": 9}, "rand_magnitude is 9; set it within 0 to 1"),
-        ({"cutout": -2}, "cutout -2"),
+        ({"rand_magnitude": 9}, r"rand_magnitude is 9.0; it must lie in \[0, 1\]"),
+        ({"cutout": -2}, "augment.cutout is -2; it must be at least 0"),
     ],
 )
 def test_settings_that_cannot_be_used(wrong, message):

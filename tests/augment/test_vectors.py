@@ -74,5 +74,5 @@ def test_a_policy_for_the_other_kind_of_data():
     images = torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
     with pytest.raises(InputError, match="policy is 'vectors' and the data are images; choose another"):
         draw_views(images, AugmentSettings(policy="vectors"), MEAN, STD, generator)
-    with pytest.raises(InputError, match=r"augment\.swap is 1\.5, but it is a probability"):
+    with pytest.raises(InputError, match=r"augment\.swap is 1\.5; it must lie in \[0, 1\]"):
         AugmentSettings(swap=1.5)

@@ -13,13 +13,13 @@ def rows(count, width=6, seed=0):
 
 
 def test_search_finds_what_a_sort_of_all_cosines_finds(monkeypatch):
-    from varcon.evaluations import temperature
+    from varcon.evaluations import frozen
 
     bank, queries = unit(rows(300)), unit(rows(7, seed=1))
     cosines = queries.astype(np.float64) @ bank.T.astype(np.float64)
     order = np.argsort(-cosines, axis=1)[:, :9]
-    for cells in (temperature.CELLS_AT_ONCE, 700):  # all at once, and two queries at a time
-        monkeypatch.setattr(temperature, "CELLS_AT_ONCE", cells)
+    for cells in (frozen.CELLS_AT_ONCE, 700):  # all at once, and two queries at a time
+        monkeypatch.setattr(frozen, "CELLS_AT_ONCE", cells)
         found, places = nearest(queries, bank, 9)
         assert (places == order).all()
         assert found == pytest.approx(np.take_along_axis(cosines, order, 1), abs=1e-6)

@@ -121,6 +121,7 @@ def test_every_command_is_told(site):
     rows = Elements(site / "commands.html").rows
     assert list(rows) == [f"varcon {verb}" for verb in VERBS]
     assert all(rows.values())
+    assert {flag for found in rows.values() for flag, cells in found.items() if not cells[-1]} == {"argument"}
     assert {"RUN", "IMAGE [IMAGE ...]", "--top", "--json", "--data.path"} <= rows["varcon predict"].keys()
     assert rows["varcon serve"]["--port"] == [
         "whole number",
@@ -169,8 +170,9 @@ def test_every_setting_is_told(site):
     assert len(expected) > 200
     for heading, place, default in expected:
         assert place in rows[heading], f"{heading}: {place}"
-        kind, told, _ = rows[heading][place]
+        kind, told, words = rows[heading][place]
         assert kind, place
+        assert words or heading == "robustness.given", f"{place} has no help"  # which all are told at once
         assert told == written(default), place
     assert sum(map(len, rows.values())) - sum("setting" in found for found in rows.values()) == len(expected)
     assert rows["train"]["train.batch_size"] == [

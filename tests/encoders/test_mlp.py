@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -29,5 +31,16 @@ def test_encoders_and_data_of_different_kinds():
         EncoderSettings("mlp").build([3, 8, 8])
     with pytest.raises(InputError, match="'small' reads images and the data are vectors; choose 'mlp'"):
         EncoderSettings("small").build([8])
-    with pytest.raises(InputError, match="there is no encoder 'large'; choose one of small"):
-        EncoderSettings("large").build([8])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "large"}, r"encoder\.name is 'large'; choose one of small"),
+        ({"stem": "smal"}, r"encoder\.stem is 'smal'; did you mean 'small'"),
+        ({"weights": Path("a.safetensors")}, r"encoder\.weights is .*; it must be of type str"),
+    ],
+)
+def test_settings_that_cannot_be(settings, message):
+    with pytest.raises(InputError, match=message):
+        EncoderSettings(**settings)

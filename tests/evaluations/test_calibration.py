@@ -11,7 +11,7 @@ from torch import nn
 
 from varcon.core import Data, InputError, Split
 from varcon.data import DataSettings, load
-from varcon.evaluations import temperature as blocks
+from varcon.evaluations import frozen
 from varcon.evaluations.calibration import (
     Calibration,
     ClassifierCalibration,
@@ -51,7 +51,7 @@ def slow_ece(confidence, correct, edges):
 
 
 def test_equals_scikit_learn_and_a_slow_loop_on_digits(digits, monkeypatch):
-    monkeypatch.setattr(blocks, "CELLS_AT_ONCE", 1000)  # many blocks, the last one smaller
+    monkeypatch.setattr(frozen, "CELLS_AT_ONCE", 1000)  # many blocks, the last one smaller
     pixels = raw_pixels(digits, CPU)
     findings = Calibration(temperature=0.05)(pixels, digits)
     scores, truth = findings.scores, digits.test.labels.numpy()

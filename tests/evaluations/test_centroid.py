@@ -1,9 +1,10 @@
 import pytest
 import torch
+import torch.nn.functional as F
 
 from varcon.core import Data, Split
 from varcon.data import DataSettings, load
-from varcon.evaluations.centroid import NearestCentroid, class_centroids
+from varcon.evaluations.centroid import NearestCentroid, class_centroids, complete_centroids
 from varcon.evaluations.frozen import raw_pixels
 
 CPU = torch.device("cpu")
@@ -43,3 +44,12 @@ def test_one_class_is_always_right():
     split = Split(torch.randint(0, 256, (5, 3, 2, 2)).to(torch.uint8), torch.zeros(5, dtype=torch.int64))
     data = Data(split, split, ["a"], (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
     assert NearestCentroid()(raw_pixels(data, CPU), data).scores["top1"] == 100
+
+
+def test_centroids_are_normalised_means_of_normalised_features(generator):
+    features = torch.randn(20, 5, generator=generator) * torch.arange(1, 21)[:, None]
+    labels = torch.arange(20) % 3
+    found = complete_centroids(features, labels, ["a", "b", "c"])
+    for label in range(3):
+        mean = torch.stack([row / row.norm() for row in features[labels == label]]).mean(0)
+        torch.testing.assert_close(found.directions[label], F.normalize(mean, dim=0))

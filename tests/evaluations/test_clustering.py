@@ -13,7 +13,7 @@ from torch import nn
 from varcon.core import Data, InputError, Split
 from varcon.data import DataSettings, load
 from varcon.evaluations import clustering
-from varcon.evaluations.clustering import Clustering, agreement, class_centroids, cut, ward
+from varcon.evaluations.clustering import Clustering, agreement, cut, present_class_means, ward
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 
 CPU = torch.device("cpu")
@@ -143,7 +143,7 @@ def test_the_tree_of_classes_equals_scipys_on_centroids(digits):
 
 def test_classes_without_images_have_no_centroid():
     features = torch.tensor([[2.0, 0], [0, 2], [0, 4]])
-    centroids, classes = class_centroids(features, torch.tensor([3, 1, 1]), normalize=False)
+    centroids, classes = present_class_means(features, torch.tensor([3, 1, 1]), normalize=False)
     assert classes.tolist() == [1, 3]
     assert centroids.tolist() == [[0, 3], [2, 0]]
 

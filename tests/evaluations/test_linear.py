@@ -126,5 +126,5 @@ def test_settings_that_cannot_be():
         LinearProbe(epochs=0)
     with pytest.raises(InputError, match=r"linear\.learning_rate is -1"):
         LinearProbe(learning_rate=-1)
-    with pytest.raises(InputError, match=r"linear\.augment is 'crop-flip'; choose none or resized-crop"):
+    with pytest.raises(InputError, match=r"linear\.augment is 'crop-flip'; choose one of none, resized-crop"):
         LinearProbe(augment="crop-flip")

@@ -12,7 +12,7 @@ from torch import nn
 
 from varcon.core import InputError, Split
 from varcon.data import DataSettings, load
-from varcon.evaluations import temperature as blocks
+from varcon.evaluations import frozen
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.outliers import Outliers, Typical, separation, shuffled_patches, stand_in
 
@@ -26,7 +26,7 @@ def digits():
 
 
 def test_scores_equal_independent_ones(digits, monkeypatch):
-    monkeypatch.setattr(blocks, "CELLS_AT_ONCE", 30_000)  # many blocks, the last one smaller
+    monkeypatch.setattr(frozen, "CELLS_AT_ONCE", 30_000)  # many blocks, the last one smaller
     pixels = raw_pixels(digits, CPU)
     settings = Outliers(temperature=0.2, k=3, shrinkage=0.1)
     found = Typical(settings, pixels, digits).scores(pixels.features(digits.test))

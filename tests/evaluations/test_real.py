@@ -69,9 +69,6 @@ def test_every_classifiers_predictions_equal_a_loop(digits, file):
     assert set(findings.arrays) == {"judged"} | {
         f"{name}_{what}" for name in classifiers for what in ("predictions", "hits")
     }
-    alone = ReaL(str(file)).judge(votes, digits).scores  # scores of classes do as well
-    assert alone == {"top1": pytest.approx(expected), "judged": judged, "left_out": 500 - judged}
-    assert ReaL(str(file)).judge(votes.argmax(dim=1).numpy(), digits).scores == alone
 
 
 def test_a_linear_classifiers_predictions(digits, file):
@@ -82,9 +79,10 @@ def test_a_linear_classifiers_predictions(digits, file):
     with torch.no_grad():  # least squares, for a classifier that is better than chance
         layer.weight.copy_(torch.linalg.lstsq(train, targets, driver="gelsd").solution.T)
         layer.bias.zero_()
-    predictions = OwnClassifier(layer)(frozen, digits).arrays["predictions"]
-    expected, _ = by_hand(predictions.tolist(), reassessed(digits.test.labels))
-    assert ReaL(str(file)).judge(predictions, digits).scores["top1"] == pytest.approx(expected)
+    own = OwnClassifier(layer)
+    expected, _ = by_hand(own(frozen, digits).arrays["predictions"], reassessed(digits.test.labels))
+    found = RealAccuracy(ReaL(str(file)), {"own": own})(frozen, digits)
+    assert found.scores["own_top1"] == pytest.approx(expected)
     assert expected > 60
 
 
@@ -119,12 +117,10 @@ def test_files_that_are_none(digits, tmp_path):
     with pytest.raises(InputError, match=r"real\.labels is empty"):
         RealAccuracy(ReaL(), {})(raw_pixels(digits, CPU), digits)
     with pytest.raises(InputError, match=r"cannot be opened .*; correct real\.labels"):
-        ReaL(str(tmp_path / "absent.json")).judge(np.zeros(500), digits)
+        ReaL(str(tmp_path / "absent.json")).read(digits)
     (tmp_path / "broken.json").write_bytes(b"\xff[[")
     with pytest.raises(InputError, match="not a JSON list of lists"):
-        ReaL(str(tmp_path / "broken.json")).judge(np.zeros(500), digits)
-    with pytest.raises(InputError, match="3 predictions for 2 lists"):
-        real_accuracy(np.zeros(3), [[1], [2]])
+        ReaL(str(tmp_path / "broken.json")).read(digits)
 
 
 def test_images_in_class_folders_are_found_by_their_names(tmp_path):
@@ -141,11 +137,11 @@ def test_images_in_class_folders_are_found_by_their_names(tmp_path):
     path = tmp_path / "real.json"
     path.write_text(json.dumps([[int(label)] for label in labels]))
     settings = ReaL(str(path), images=str(tmp_path / "val"))
-    assert settings.judge(data.test.labels, data).scores["top1"] == 100
+    assert settings.read(data) == [[label] for label in data.test.labels.tolist()]
     with pytest.raises(InputError, match="its order is not the data's"):
-        ReaL(str(path)).judge(data.test.labels, data)
+        ReaL(str(path)).read(data)
     with pytest.raises(InputError, match=r"there is no folder .*; correct real\.images"):
-        ReaL(str(path), images=str(tmp_path / "absent")).judge(data.test.labels, data)
+        ReaL(str(path), images=str(tmp_path / "absent")).read(data)
     (tmp_path / "val" / "n00" / "extra.png").write_bytes(b"")
     with pytest.raises(InputError, match="has 25 images with 25 names for 24 test images"):
-        settings.judge(data.test.labels, data)
+        settings.read(data)

@@ -168,7 +168,7 @@ def test_data_that_cannot_be_judged():
     [
         ({"corruptions": ()}, "robustness.corruptions is"),
         ({"corruptions": ("fog", "fog")}, "none twice"),
-        ({"corruptions": ("rain",)}, "choose one or more"),
+        ({"corruptions": ("rain",)}, "robustness.corruptions is 'rain'; choose one of gaussian_noise"),
         ({"severities": (0, 1)}, "robustness.severities is"),
         ({"images": 0}, "robustness.images is 0"),
         ({"steps": 0}, "robustness.steps is 0"),

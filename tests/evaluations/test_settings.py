@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ import varcon
 from varcon import InputError, Recipe, run_folder
 from varcon.cli import main
 from varcon.data import DataSettings
-from varcon.evaluations import FURTHER, STANDARD, FurtherSettings, chosen_evaluations
+from varcon.evaluations import FURTHER, STANDARD, EvaluateSettings, FurtherSettings, chosen_evaluations
 from varcon.evaluations.finetune import FineTune
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.linear import LinearProbe
@@ -42,6 +42,24 @@ def test_a_runs_own_temperature_is_taken(name):
     assert further.calibration.temperature == further.outliers.temperature == expected
     assert further.temperature.temperature == expected
     assert further.temperature.epsilon < expected
+
+
+SEEDED = [
+    (name, kind)
+    for settings in (EvaluateSettings(), FurtherSettings())
+    for name, kind in ((field.name, type(getattr(settings, field.name))) for field in fields(settings))
+    if hasattr(kind, "seed")
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), SEEDED)
+def test_seeds_of_all_evaluations_have_one_range(name, kind):
+    assert kind(seed=0).seed == 0 and kind(seed=2**32 - 1).seed == 2**32 - 1
+    for wrong in (-1, 2**32, 99999999999999999999999):
+        with pytest.raises(
+            InputError, match=rf"^{name}\.seed is {wrong}; it must lie within 0\.\.2\*\*32-1$"
+        ):
+            kind(seed=wrong)
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +243,22 @@ def test_mistakes_are_one_sentence(flags, words, finished_run, capsys):
     assert words in error
     assert error.count("\n") == 1
     assert sorted(path.name for path in (finished_run / "findings").glob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--linear.learning-rate", "inf", "linear.learning_rate is inf; it must be above 0 and finite"),
+        ("--linear.flip", "2", "linear.flip is 2.0; it must lie in [0, 1]"),
+        ("--knn.temperature", "inf", "knn.temperature is inf; it must be above 0 and finite"),
+        ("--calibration.seed", "9" * 23, "it must lie within 0..2**32-1"),
+    ],
+)
+def test_flags_are_refused_before_anything_is_judged(flag, value, words, finished_run, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["evaluate", str(finished_run), flag, value])
+    assert end.value.code == 2
+    assert words in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_encoder_of_other_images_says_so(finished_run, tmp_path, capsys):

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from varcon import run
@@ -11,9 +10,10 @@ from varcon.core import Data, InputError, Split
 from varcon.criterion import VarConLoss
 from varcon.data import DataSettings, load
 from varcon.engine.loop import fit
+from varcon.evaluations import frozen
 from varcon.evaluations import temperature as module
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
-from varcon.evaluations.temperature import AdaptiveTemperature, class_centroids, first_of_each
+from varcon.evaluations.temperature import AdaptiveTemperature, first_of_each
 from varcon.recipe import DIGITS
 
 CPU = torch.device("cpu")
@@ -26,7 +26,7 @@ def digits():
 
 @pytest.mark.parametrize("without_itself", [False, True])
 def test_equals_the_terms_of_the_loss_on_one_batch_of_everything(digits, without_itself, monkeypatch):
-    monkeypatch.setattr(module, "CELLS_AT_ONCE", 1000)  # many blocks, the last one smaller
+    monkeypatch.setattr(frozen, "CELLS_AT_ONCE", 1000)  # many blocks, the last one smaller
     pixels = raw_pixels(digits, CPU)
     settings = AdaptiveTemperature(temperature=0.15, epsilon=0.03, leave_one_out=without_itself)
     findings = settings(pixels, digits)
@@ -111,15 +111,6 @@ def test_alone_in_its_class_an_image_vouches_for_itself_only_if_let():
     with_itself = AdaptiveTemperature(leave_one_out=False)(encoder, data).arrays
     assert alone["hardest"][0] == 3
     assert alone["confidence"][3] < 0.1 * with_itself["confidence"][3]
-
-
-def test_centroids_are_normalised_means_of_normalised_features(generator):
-    features = torch.randn(20, 5, generator=generator) * torch.arange(1, 21)[:, None]
-    labels = torch.arange(20) % 3
-    found = class_centroids(features, labels, ["a", "b", "c"])
-    for label in range(3):
-        mean = torch.stack([row / row.norm() for row in features[labels == label]]).mean(0)
-        torch.testing.assert_close(found.directions[label], F.normalize(mean, dim=0))
 
 
 def test_no_adaptation_is_one_temperature(digits):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
-from varcon.augment import auto
 from varcon.core import InputError
+from varcon.limits import at_least, declared, share
 
 Policy = Literal["none", "crop-flip", "sim", "auto", "rand", "stacked-rand", "vectors"]
 BLURRED = ("sim", "stacked-rand")  # the policies that can blur an image
@@ -41,11 +41,10 @@ class AugmentSettings:
     small_crop_area: tuple[float, float] = (0.05, 0.2)  # least and greatest share of the image in them
 
     def __post_init__(self) -> None:
-        policies = get_args(Policy)
-        if self.policy not in policies:
-            raise InputError(f"augment has no policy {self.policy!r}; choose one of {', '.join(policies)}.")
-        if self.views < 1:
-            raise InputError(f"augment.views is {self.views}, but a batch needs a view; set it to 1 or more.")
+        declared(self, of="augment")
+        at_least(1, self, "views", "small_size", "rand_operations", of="augment")
+        at_least(0, self, "small_views", "shift", "cutout", of="augment")
+        share(self, "flip", "jitter_probability", "grey", "blur", "rand_magnitude", "swap", of="augment")
         for name in ("crop_area", "small_crop_area"):
             least, greatest = getattr(self, name)
             if not 0 < least <= greatest <= 1:
@@ -53,11 +52,6 @@ class AugmentSettings:
                     f"augment.{name} is {(least, greatest)}; give the least and the greatest share of the "
                     "image, in that order, each above 0 and at most 1."
                 )
-        if self.small_views < 0 or self.small_size < 1:
-            raise InputError(
-                f"augment.small_views is {self.small_views} and small_size {self.small_size}; "
-                "neither may be negative, and the size counts pixels."
-            )
         if self.small_views and self.policy != "sim":
             raise InputError(f"augment.small_views need the policy 'sim', not {self.policy!r}.")
         for name, acts_in in (("blur", BLURRED), ("cutout", CUT_OUT)):
@@ -67,26 +61,8 @@ class AugmentSettings:
                     f"augment.{name} needs the policy {', '.join(others)} or {last}, "
                     f"not {self.policy!r}; set it to 0."
                 )
-        for name in ("flip", "jitter_probability", "grey", "blur", "swap"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(
-                    f"augment.{name} is {getattr(self, name)}, but it is a probability; set it within 0 to 1."
-                )
-        if len(self.jitter) != 4 or not all(s >= 0 for s in self.jitter) or self.jitter[3] > 0.5:
+        if not all(strength >= 0 for strength in self.jitter) or self.jitter[3] > 0.5:
             raise InputError(
                 f"augment.jitter is {self.jitter}; give four strengths of at least 0 for brightness, "
                 "contrast, saturation and hue, the last in turns and at most 0.5."
             )
-        if self.auto not in auto.POLICIES:
-            raise InputError(f"augment.auto is {self.auto!r}; choose one of {', '.join(auto.POLICIES)}.")
-        if self.rand_operations < 1 or self.cutout < 0:
-            raise InputError(
-                f"augment.rand_operations is {self.rand_operations} and cutout {self.cutout}; "
-                "the first must be at least 1, the second not negative."
-            )
-        if not 0 <= self.rand_magnitude <= 1:
-            raise InputError(
-                f"augment.rand_magnitude is {self.rand_magnitude}; set it within 0 to 1, the strongest."
-            )
-        if self.shift < 0:
-            raise InputError(f"augment.shift is {self.shift}, but it counts pixels; set it to 0 or more.")

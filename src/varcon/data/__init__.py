@@ -11,7 +11,7 @@ from varcon.data.arrays import load_digits, load_npz
 from varcon.data.cifar import load_cifar10, load_cifar100
 from varcon.data.folder import load_folder
 from varcon.data.subset import few_per_class, set_apart
-from varcon.limits import declared
+from varcon.limits import at_least, below_one, declared, seed
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,9 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         declared(self, of="data")
+        at_least(0, self, "image_size", "per_class", of="data")
+        seed(self, "per_class_seed", of="data")
+        below_one(self, "held_out", of="data")
 
 
 # Each takes (path, image_size, progress).
@@ -39,14 +42,6 @@ DATASETS: dict[str, Callable[[str, int, OnProgress | None], Data]] = {
 
 
 def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
-    if settings.image_size < 0:
-        raise InputError(f"data.image_size is {settings.image_size}: use 0 for the data's own size")
-    if settings.per_class < 0:
-        raise InputError(f"data.per_class is {settings.per_class}: use 0 for all images of a class")
-    if not 0 <= settings.per_class_seed < 2**32:
-        raise InputError(f"data.per_class_seed is {settings.per_class_seed}; it must lie within 0..2**32-1")
-    if not 0 <= settings.held_out < 1:
-        raise InputError(f"data.held_out is {settings.held_out}; it is a share, within 0 to 1")
     return part(DATASETS[settings.name](settings.path, settings.image_size, progress), settings)
 
 

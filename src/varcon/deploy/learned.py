@@ -23,9 +23,9 @@ from varcon.deploy.config import Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings
 from varcon.evaluations.calibration import Calibration, cosine_scores, judge, summary
-from varcon.evaluations.frozen import FrozenEncoder
+from varcon.evaluations.centroid import complete_centroids
+from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
 from varcon.evaluations.store import FeatureStore
-from varcon.evaluations.temperature import checked_features, class_centroids, row_blocks
 from varcon.files import file_digest, write_json
 from varcon.recipe import Recipe, recipe_to_dict
 from varcon.run import load_encoder
@@ -104,7 +104,7 @@ def learn(
     train, labels = checked_features(frozen, data.train)
     test = checked_features(frozen, data.test)[0]
     further = FurtherSettings().at_temperature(recipe.method)
-    centroids = class_centroids(train, labels, data.classes).directions
+    centroids = complete_centroids(train, labels, data.classes).directions
     temperature, measured = calibrate(further.calibration, frozen, data, centroids)
     tau1 = further.outliers.temperature
     config = Config(

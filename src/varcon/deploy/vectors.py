@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from varcon.core import InputError
-from varcon.evaluations.temperature import row_blocks
+from varcon.evaluations.frozen import row_blocks
 from varcon.files import replacing
 
 Append = Callable[[np.ndarray], None]

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from varcon.core import Encoder, InputError
 from varcon.encoders import mlp, resnet, small, vit
+from varcon.limits import declared
 
 ENCODERS: dict[str, Callable[[Any], Encoder]] = {  # of a stem, or of the number of a vector's features
     "small": small.small,
@@ -43,6 +44,7 @@ class EncoderSettings:
         "vit_base",
         "mlp",
     ] = "small"
+    """the network: small is for a laptop, mlp for vectors"""
     stem: resnet.Stem = "small"
     """first layers: small, for images up to 64 pixels (3x3, or patches of 4), or imagenet (7x7 and pooling,
     or patches of 16)"""
@@ -50,10 +52,11 @@ class EncoderSettings:
     """a file of weights to start from, in place of random ones: torchvision's, or a run's
     encoder.safetensors"""
 
+    def __post_init__(self) -> None:
+        declared(self, of="encoder")
+
     def build(self, shape: Sequence[int] = (3, 32, 32)) -> Encoder:
         """`shape` is that of one sample: [3, H, W] of an image, [d] of a vector."""
-        if self.name not in ENCODERS:
-            raise InputError(f"there is no encoder {self.name!r}; choose one of {', '.join(ENCODERS)}")
         if self.name in FOR_VECTORS:
             if len(shape) != 1:
                 raise InputError(

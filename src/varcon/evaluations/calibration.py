@@ -13,9 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from varcon.core import Data, Findings, InputError
+from varcon.criterion import TEMPERATURE
 from varcon.data.subset import hold_out
-from varcon.evaluations.frozen import FrozenEncoder
-from varcon.evaluations.temperature import check_temperature, checked_features, class_centroids, row_blocks
+from varcon.evaluations.centroid import complete_centroids
+from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
+from varcon.limits import above_zero, at_least, declared, seed, within_one
 
 TEMPERATURES = (1e-3, 10.0)  # between which one is fitted
 
@@ -33,24 +35,22 @@ class Calibration:
         labels, and shows how well the posterior is calibrated where some labels can be spared for it.
     """
 
-    temperature: float = 0.1  # tau1 of the method
-    bins: int = 15
+    temperature: float = TEMPERATURE  # tau1 of the method
+    bins: int = 15  # of confidence, in which it is compared with accuracy
     held_out: float = 0.2  # share of each class's training images to which the second temperature is fitted
     seed: int = 0  # of which images those are
 
     def __post_init__(self) -> None:
-        check_temperature("calibration", self.temperature)
-        if self.bins < 1:
-            raise InputError(f"calibration.bins is {self.bins}; it must be at least 1")
-        if not 0 < self.held_out < 1:
-            raise InputError(f"calibration.held_out is {self.held_out}; it must lie between 0 and 1")
-        if self.seed < 0:
-            raise InputError(f"calibration.seed is {self.seed}; it must not be negative")
+        declared(self, of="calibration")
+        above_zero(self, "temperature", of="calibration")
+        at_least(1, self, "bins", of="calibration")
+        within_one(self, "held_out", of="calibration")
+        seed(self, of="calibration")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         train, labels = checked_features(encoder, data.train)
         test, test_labels = checked_features(encoder, data.test)
-        centroids = class_centroids(train, labels, data.classes).directions
+        centroids = complete_centroids(train, labels, data.classes).directions
         fitted = self.fit_to_training(train, labels, data.classes)
         results = {
             "": (self.temperature, judge(cosine_scores(centroids, self.temperature), test, test_labels)),
@@ -72,7 +72,7 @@ class Calibration:
             raise InputError(
                 "no class has two training images, so none can be held out to fit calibration's temperature"
             )
-        centroids = class_centroids(features[kept], labels[kept], classes).directions
+        centroids = complete_centroids(features[kept], labels[kept], classes).directions
         return fit_temperature(centroids, features[held], labels[held])
 
     def cross_fit(self, centroids: Tensor, features: Tensor, labels: Tensor) -> tuple[float, Judged]:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from varcon.core import Data, Findings, InputError, OnProgress
 from varcon.data.subset import choose
-from varcon.evaluations.frozen import FrozenEncoder
+from varcon.evaluations.frozen import FrozenEncoder, check_finite
+from varcon.limits import at_least, declared, seed
 
 IMAGES_AT_ONCE = 4096  # whose features are held in float64
 CELLS_AT_ONCE = 2**21  # distances held at a time, 16 MB of them
@@ -30,13 +31,10 @@ class Clustering:
     seed: int = 0  # of the images that are drawn
 
     def __post_init__(self) -> None:
-        if self.images < 2:
-            raise InputError(f"clustering.images is {self.images}; it must be at least 2")
-        for name in ("clusters", "dimensions"):
-            if getattr(self, name) < 0:
-                raise InputError(f"clustering.{name} is {getattr(self, name)}; it must be at least 0")
-        if not 0 <= self.seed < 2**63:
-            raise InputError(f"clustering.seed is {self.seed}; it must be within 0..2**63-1")
+        declared(self, of="clustering")
+        at_least(2, self, "images", of="clustering")
+        at_least(0, self, "clusters", "dimensions", of="clustering")
+        seed(self, of="clustering")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         features, labels = labelled_features(encoder, data, self.normalize)
@@ -51,7 +49,7 @@ class Clustering:
         if self.dimensions:
             points = principal_components(points, self.dimensions)
         found = cut(ward(points, encoder.progress), clusters)
-        centroids, classes = class_centroids(features, labels, self.normalize)
+        centroids, classes = present_class_means(features, labels, self.normalize)
         tree, order = class_tree(centroids)
         return Findings(
             {**agreement(truth.numpy(), found), "clusters": float(clusters), "images": float(len(chosen))},
@@ -73,12 +71,13 @@ def labelled_features(encoder: FrozenEncoder, data: Data, normalize: bool) -> tu
             f"the {len(data.test)} test images are of one class; to cluster or compare classes takes two"
         )
     features = encoder.features(data.test)
-    if not features.isfinite().all():
-        raise InputError("the encoder's features hold NaN or infinity; train it anew at a lower rate")
+    check_finite(features)
     return F.normalize(features, dim=1) if normalize else features, data.test.labels.cpu()
 
 
-def class_centroids(features: Tensor, labels: Tensor, normalize: bool = True) -> tuple[Tensor, np.ndarray]:
+def present_class_means(
+    features: Tensor, labels: Tensor, normalize: bool = True
+) -> tuple[Tensor, np.ndarray]:
     """The mean feature [C, F], in float64, of each class that has images, and which classes these are."""
     classes, place = labels.unique(return_inverse=True)
     place = place.to(features.device)

@@ -14,6 +14,7 @@ from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.logistic import LogisticProbe
 from varcon.evaluations.metrics import top1
+from varcon.limits import at_least, declared, seed
 
 USUAL = (1, 2, 5, 10, 20, 50, 100)
 
@@ -33,14 +34,13 @@ class FewShot:
     probe: LogisticProbe = field(default_factory=LogisticProbe)
 
     def __post_init__(self) -> None:
+        declared(self, of="fewshot")
         if self.per_class and min(self.per_class) < 1:
             raise InputError(f"fewshot.per_class is {self.per_class}; images count from 1")
         if len(set(self.per_class)) < len(self.per_class):
             raise InputError(f"fewshot.per_class is {self.per_class}; name each number once")
-        if self.subsets < 1:
-            raise InputError(f"fewshot.subsets is {self.subsets}; it must be at least 1")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"fewshot.seed is {self.seed}; it must lie within 0..2**32-1")
+        at_least(1, self, "subsets", of="fewshot")
+        seed(self, of="fewshot")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         labels, test_labels = data.train.labels.to(encoder.device), data.test.labels.to(encoder.device)

@@ -19,6 +19,7 @@ from varcon.evaluations.linear import linear_classifier
 from varcon.evaluations.logistic import LogisticProbe
 from varcon.evaluations.metrics import METRICS, mean_per_class
 from varcon.evaluations.transfer import Target, open_target
+from varcon.limits import above_zero, at_least, declared, not_negative, seed, share
 
 
 @dataclass(frozen=True)
@@ -26,31 +27,25 @@ class FineTune:
     """SGD with Nesterov momentum 0.9 on all weights, the rate falling to zero along a cosine."""
 
     target: Target | None = None  # the data to train on; None: the encoder's own
-    epochs: int = 10
-    batch_size: int = 64
-    learning_rate: float = 0.01
-    weight_decay: float = 1e-4
+    epochs: int = 10  # passes over the training images
+    batch_size: int = 64  # images per step
+    learning_rate: float = 0.01  # at the start
+    weight_decay: float = 1e-4  # of all weights
     head: Literal["logistic", "random"] = "logistic"
     """how the linear head begins: as the regression on the frozen features, or with random weights"""
     augment: Literal["none", "crop-flip", "sim"] = "crop-flip"
+    """policy for the training images, as in augment.policy"""
     flip: float = 0.5  # probability of a mirrored image; 0 where mirroring changes the class
-    seed: int = 0
+    seed: int = 0  # of the images' order and augmentation, and of a random head
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch_size", 2)):  # of one image a batch norm learns nothing
-            if getattr(self, name) < least:
-                raise InputError(f"finetune.{name} is {getattr(self, name)}; it must be at least {least}")
-        if not 0 < self.learning_rate < math.inf:
-            raise InputError(f"finetune.learning_rate is {self.learning_rate}; it must be above 0 and finite")
-        if not 0 <= self.weight_decay < math.inf:
-            raise InputError(
-                f"finetune.weight_decay is {self.weight_decay}; it must be at least 0 and finite"
-            )
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"finetune.seed is {self.seed}; it must lie within 0..2**32-1")
-        if self.head not in ("logistic", "random"):
-            raise InputError(f"finetune.head is {self.head!r}; it must be one of logistic, random")
-        AugmentSettings(policy=self.augment, flip=self.flip)  # refuses what it cannot do
+        declared(self, of="finetune")
+        at_least(1, self, "epochs", of="finetune")
+        at_least(2, self, "batch_size", of="finetune")  # of one image a batch norm learns nothing
+        above_zero(self, "learning_rate", of="finetune")
+        not_negative(self, "weight_decay", of="finetune")
+        share(self, "flip", of="finetune")
+        seed(self, of="finetune")
 
     @property
     def name(self) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings, augment, prepare
-from varcon.core import Data, OnProgress, Split
+from varcon.core import Data, InputError, OnProgress, Split
 from varcon.evaluations.store import FeatureStore
 
 IMAGES_AT_ONCE = 512
+CELLS_AT_ONCE = 2**24  # of a [samples x classes] matrix: 128 MiB in float64, however many samples there are
 
 
 class FrozenEncoder:
@@ -72,3 +75,24 @@ class Pixels(nn.Module):
 def raw_pixels(data: Data, device: torch.device) -> FrozenEncoder:
     """The baseline that every encoder must beat: the normalised pixels themselves."""
     return FrozenEncoder(Pixels(), data, device)
+
+
+def checked_features(encoder: FrozenEncoder, split: Split) -> tuple[Tensor, Tensor]:
+    """The features and labels of a split, on the encoder's device."""
+    if not len(split):
+        raise InputError("there are no images to evaluate on; give at least one of each part")
+    features = encoder.features(split)
+    check_finite(features)
+    return features, split.labels.to(encoder.device)
+
+
+def check_finite(features: Tensor) -> None:
+    if not torch.stack(torch.aminmax(features)).isfinite().all():
+        raise InputError("the encoder's features hold NaN or infinity; train it with a lower learning rate")
+
+
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
+    """Parts of the rows of a matrix that is too large to be made at once."""
+    step = max(1, CELLS_AT_ONCE // columns)
+    for start in range(0, rows, step):
+        yield slice(start, start + step)

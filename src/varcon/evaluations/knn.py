@@ -12,6 +12,7 @@ from torch import Tensor
 from varcon.core import Data, Findings, InputError
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.limits import above_zero, declared
 
 QUERIES_AT_ONCE = 2048  # fewer, and the product would spend more on rearranging the bank each time
 GROUP = 32  # similarities of which only the largest is looked at first
@@ -24,13 +25,13 @@ class KNN:
 
     k: int = 5  # the number of neighbours behind the headline score
     also: tuple[int, ...] = (1, 10, 20, 50, 100, 200)  # reported beside it
-    temperature: float = 0.07
+    temperature: float = 0.07  # the lower, the more the nearest neighbours count
 
     def __post_init__(self) -> None:
+        declared(self, of="knn")
         if min((self.k, *self.also)) < 1:
             raise InputError(f"knn.k is {self.k} and knn.also {self.also}; neighbours count from 1")
-        if not self.temperature > 0:
-            raise InputError(f"knn.temperature is {self.temperature}; it must be above 0")
+        above_zero(self, "temperature", of="knn")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         if self.k > len(data.train):

@@ -16,29 +16,28 @@ from varcon.augment import AugmentSettings
 from varcon.core import Data, Findings, InputError
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.limits import above_zero, at_least, declared, seed, share
 
 
 @dataclass(frozen=True)
 class LinearProbe:
     """SGD with momentum 0.9, no weight decay, the rate cut to a fifth at 60, 75 and 90 % of the epochs."""
 
-    epochs: int = 100
-    batch_size: int = 1024
-    learning_rate: float = 5.0
+    epochs: int = 100  # passes over the training images
+    batch_size: int = 1024  # images per step
+    learning_rate: float = 5.0  # at the start
     augment: Literal["none", "resized-crop"] = "none"
     """none: on features computed once; resized-crop: a crop of 0.2 to 1 of each image's area, resized, drawn
     and encoded anew in every epoch, as in the authors' code"""
     flip: float = 0.5  # probability of a mirrored crop; 0 where mirroring changes the class
-    seed: int = 0
+    seed: int = 0  # of the first weights and of the images' order
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"linear.{name} is {getattr(self, name)}; it must be at least 1")
-        if not self.learning_rate > 0:
-            raise InputError(f"linear.learning_rate is {self.learning_rate}; it must be above 0")
-        if self.augment not in ("none", "resized-crop"):
-            raise InputError(f"linear.augment is {self.augment!r}; choose none or resized-crop")
+        declared(self, of="linear")
+        at_least(1, self, "epochs", "batch_size", of="linear")
+        above_zero(self, "learning_rate", of="linear")
+        share(self, "flip", of="linear")
+        seed(self, of="linear")
 
     @property
     def name(self) -> str:

@@ -14,8 +14,9 @@ from torch import Tensor
 from varcon.core import Data, Findings, InputError, OnProgress
 from varcon.data.subset import hold_out
 from varcon.evaluations.accuracy import top_accuracy
-from varcon.evaluations.frozen import FrozenEncoder
+from varcon.evaluations.frozen import FrozenEncoder, check_finite
 from varcon.evaluations.metrics import mean_per_class, top1
+from varcon.limits import at_least, declared, seed, within_one
 
 ROWS_AT_ONCE = 16384  # a block's scores of 1,000 classes take 131 MB in float64
 MOST_DOUBLES = 2**27  # features that would take more than 1 GB in float64 are left in float32
@@ -37,25 +38,22 @@ class LogisticProbe:
     """
 
     least: float = 1e-6  # of the penalties
-    greatest: float = 1e5
+    greatest: float = 1e5  # of the penalties
     steps: int = 45  # penalties from the least to the greatest; 1: the least, and nothing is chosen
     held_out: float = 0.2  # share of each class by which the penalty is chosen; the last fit has all images
     passes: int = 500  # of the last fit over all features, at most
     seed: int = 0  # of the images held out
 
     def __post_init__(self) -> None:
+        declared(self, of="logistic")
         if not 0 < self.least <= self.greatest < math.inf:
             raise InputError(
                 f"logistic.least is {self.least} and logistic.greatest {self.greatest}; "
                 "both must be above 0 and finite, the least not above the greatest"
             )
-        for name in ("steps", "passes"):
-            if getattr(self, name) < 1:
-                raise InputError(f"logistic.{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 < self.held_out < 1:
-            raise InputError(f"logistic.held_out is {self.held_out}; it must lie between 0 and 1")
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"logistic.seed is {self.seed}; it must lie within 0..2**32-1")
+        at_least(1, self, "steps", "passes", of="logistic")
+        within_one(self, "held_out", of="logistic")
+        seed(self, of="logistic")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         labels = data.test.labels.to(encoder.device)
@@ -161,8 +159,7 @@ class LogisticProblem:
             raise InputError(
                 "logistic regression tells classes apart and there is only one; give two or more"
             )
-        if not features.isfinite().all():
-            raise InputError("the features hold NaN or infinity: the encoder has diverged; train it anew")
+        check_finite(features)
         if features.numel() > MOST_DOUBLES:
             dtype = torch.float32
         self.targets = targets

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
 from varcon.data.subset import choose
-from varcon.evaluations.frozen import FrozenEncoder
-from varcon.evaluations.temperature import check_finite
+from varcon.evaluations.frozen import FrozenEncoder, check_finite
+from varcon.limits import above_zero, at_least, declared, seed
 
 Projection = Literal["tsne", "umap"]
 LEAST_POINTS = 4  # fewer make no map
@@ -28,10 +28,10 @@ class Map2D:
     method: Projection = "tsne"  # umap needs the extra varcon[umap]
     perplexity: float = 30.0  # about as many neighbours each point keeps; of UMAP, their number
     points: int = 2000  # at most; a map of more takes minutes and shows no more
-    seed: int = 0
+    seed: int = 0  # of the images that are drawn and of the map
 
     def __post_init__(self) -> None:
-        check_settings("map2d", self.method, self.perplexity, self.points, self.seed)
+        check_settings(self, of="map2d")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         if len(data.test) < LEAST_POINTS:
@@ -44,14 +44,11 @@ class Map2D:
         )
 
 
-def check_settings(where: str, method: str, perplexity: float, points: int, seed: int) -> None:
-    if method not in ("tsne", "umap"):
-        raise InputError(f"{where}.method is {method!r}; choose tsne or umap")
-    if not (perplexity > 0 and points >= LEAST_POINTS and 0 <= seed < 2**32):
-        raise InputError(
-            f"{where} has perplexity {perplexity}, points {points} and seed {seed}; "
-            f"perplexity must be above 0, points at least {LEAST_POINTS} and seed within 0..2**32-1"
-        )
+def check_settings(settings: Any, of: str) -> None:
+    declared(settings, of)
+    above_zero(settings, "perplexity", of=of)
+    at_least(LEAST_POINTS, settings, "points", of=of)
+    seed(settings, of=of)
 
 
 class Projector:

@@ -27,10 +27,10 @@ class Maps:
     method: Projection = "tsne"  # umap needs the extra varcon[umap]
     perplexity: float = 50.0  # the paper's; of UMAP, the number of neighbours
     points: int = 2000  # test images, at most, the same in every map
-    seed: int = 0
+    seed: int = 0  # of the images that are drawn and of the maps
 
     def __post_init__(self) -> None:
-        check_settings("maps", self.method, self.perplexity, self.points, self.seed)
+        check_settings(self, of="maps")
 
 
 class SnapshotMaps:

@@ -44,13 +44,6 @@ def eleven_point_precision(scores: Tensor, positive: Tensor) -> float:
     return torch.stack(best).mean().item()
 
 
-def average_precision(scores: Tensor, positive: Tensor) -> float:
-    """The area under the steps of precision over recall, which scikit-learn and VOC after 2009 report."""
-    hits, images = found_by_score(scores, positive)
-    gained = hits.diff(prepend=hits.new_zeros(1))
-    return ((hits.double() / images) * gained).sum().item() / int(hits[-1])
-
-
 def found_by_score(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
     """How many positives and how many images lie at or above each distinct score, from the highest down.
 

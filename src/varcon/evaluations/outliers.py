@@ -13,16 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varcon.core import Data, Findings, InputError
+from varcon.criterion import TEMPERATURE
 from varcon.data import DATASETS, DataSettings, load
 from varcon.data.subset import choose
-from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
-from varcon.evaluations.temperature import (
+from varcon.evaluations.centroid import complete_centroids
+from varcon.evaluations.frozen import (
+    IMAGES_AT_ONCE,
+    FrozenEncoder,
     check_finite,
-    check_temperature,
     checked_features,
-    class_centroids,
     row_blocks,
 )
+from varcon.limits import above_zero, at_least, declared, seed, share
 
 STAND_INS = ("noise", "patches", "constant")
 
@@ -43,13 +45,14 @@ class Outliers:
     name: str = ""  # another data set, named as in data.name; empty: the stand-ins
     path: str = ""  # where it lies, as in data.path
     images: int = 10_000  # of it, or of each stand-in, at most
-    temperature: float = 0.1  # tau1 of the method
-    k: int = 1
+    temperature: float = TEMPERATURE  # tau1 of the method
+    k: int = 1  # which nearest training feature the score neighbour goes by
     shrinkage: float = 1e-3  # of the covariance toward a sphere; features outnumber images, or do not vary
     patches: int = 4  # along each side of an image
-    seed: int = 0
+    seed: int = 0  # of the images that are drawn and of the stand-ins
 
     def __post_init__(self) -> None:
+        declared(self, of="outliers")
         if self.name and self.name not in DATASETS:
             raise InputError(
                 f"outliers.name is {self.name!r}; choose one of {', '.join(DATASETS)}, or none for stand-ins"
@@ -61,12 +64,11 @@ class Outliers:
             )
         if self.name not in ("", "digits") and not self.path:
             raise InputError(f"outliers.name is {self.name}; say where it lies with outliers.path")
-        check_temperature("outliers", self.temperature)
-        for name, least in (("images", 1), ("k", 1), ("patches", 2), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"outliers.{name} is {getattr(self, name)}; it must be at least {least}")
-        if not 0 <= self.shrinkage <= 1:
-            raise InputError(f"outliers.shrinkage is {self.shrinkage}; it must lie in [0, 1]")
+        above_zero(self, "temperature", of="outliers")
+        at_least(1, self, "images", "k", of="outliers")
+        at_least(2, self, "patches", of="outliers")
+        share(self, "shrinkage", of="outliers")
+        seed(self, of="outliers")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         if self.k > len(data.train):
@@ -136,7 +138,7 @@ class Typical:
     def __init__(self, settings: Outliers, encoder: FrozenEncoder, data: Data) -> None:
         features, labels = checked_features(encoder, data.train)
         self.settings, self.progress = settings, encoder.progress
-        self.centroids = class_centroids(features, labels, data.classes).directions
+        self.centroids = complete_centroids(features, labels, data.classes).directions
         self.bank = F.normalize(features, dim=1)
         self.whiten, means = shared_covariance(features, labels, len(data.classes), settings.shrinkage)
         self.means = means @ self.whiten  # [C, F]

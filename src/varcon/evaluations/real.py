@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from varcon.core import Data, Evaluation, Findings, InputError
 from varcon.evaluations.frozen import FrozenEncoder
@@ -25,10 +23,6 @@ class ReaL:
     # The folder of the test images, where they lie in one folder a class: file order is then that of the
     # files' own names, whatever their class, as for ImageNet's validation images. "": the order of the data.
     images: str = ""
-
-    def judge(self, predictions: np.ndarray | Tensor, data: Data) -> Findings:
-        """Of predicted classes [N] or class scores [N, C] for the test images in the data's order."""
-        return real_accuracy(predictions, self.read(data))
 
     def read(self, data: Data) -> list[list[int]]:
         """The acceptable labels of each test image, in the data's order."""
@@ -73,22 +67,16 @@ class RealAccuracy:
         return Findings(scores, arrays)
 
 
-def real_accuracy(predictions: np.ndarray | Tensor, acceptable: list[list[int]]) -> Findings:
-    """Of predictions [N] or class scores [N, C]; images without an acceptable label are left out."""
-    chosen = torch.as_tensor(predictions)
-    chosen = (chosen.argmax(dim=1) if chosen.ndim == 2 else chosen).cpu()
-    if len(chosen) != len(acceptable):
-        raise InputError(f"there are {len(chosen)} predictions for {len(acceptable)} lists of labels")
-    hits = np.array([guess in right for guess, right in zip(chosen.tolist(), acceptable, strict=True)])
+def real_accuracy(predictions: np.ndarray, acceptable: list[list[int]]) -> Findings:
+    """Of predicted classes [N]; images without an acceptable label are left out."""
+    hits = np.array([guess in right for guess, right in zip(predictions.tolist(), acceptable, strict=True)])
     judged = np.array([len(right) > 0 for right in acceptable])
-    if not judged.any():
-        raise InputError("no image has an acceptable label; there is nothing to score")
     scores = {
         "top1": 100 * float(hits[judged].mean()),
         "judged": float(judged.sum()),
         "left_out": float((~judged).sum()),
     }
-    return Findings(scores, {"predictions": chosen.numpy(), "hits": hits, "judged": judged})
+    return Findings(scores, {"predictions": predictions, "hits": hits, "judged": judged})
 
 
 def read_labels(path: Path, num_classes: int) -> list[list[int]]:

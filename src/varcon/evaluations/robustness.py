@@ -18,7 +18,8 @@ from varcon.data.subset import choose
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.centroid import class_centroids
 from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
-from varcon.evaluations.linear import TrainedLinear
+from varcon.evaluations.linear import LinearProbe, TrainedLinear
+from varcon.limits import above_zero, at_least, declared, seed
 
 Classify = Callable[[Tensor], Tensor]  # features [N, F] to class scores [N, C]
 
@@ -70,21 +71,21 @@ ALEXNET = BaselineErrors(
 class Robustness:
     """A classifier on the features of the clean training images, applied to corrupted test images."""
 
-    corruptions: tuple[CorruptionName, ...] = NAMES
-    severities: tuple[int, ...] = SEVERITIES
+    corruptions: tuple[CorruptionName, ...] = NAMES  # to judge under
+    severities: tuple[int, ...] = SEVERITIES  # of each corruption
     path: str = ""  # a folder of CIFAR-10-C, CIFAR-100-C or ImageNet-C; empty: corrupted on the fly
     images: int = 2000  # at most, drawn from the test images; each is seen under all of the above
-    classifier: Literal["linear", "centroid"] = (
-        "linear"  # centroid: the class whose mean direction is nearest
-    )
+    classifier: Literal["linear", "centroid"] = "linear"
+    """what is made of the clean images: a linear classifier, or the class whose mean direction is nearest"""
     steps: int = 1000  # of SGD, for the linear classifier
-    batch_size: int = 1024
-    learning_rate: float = 5.0
+    batch_size: int = LinearProbe.batch_size  # images per step of the linear classifier
+    learning_rate: float = LinearProbe.learning_rate  # of the linear classifier at the start
     baseline: Literal["none", "alexnet", "given"] = "none"  # alexnet is of ImageNet-C
     given: BaselineErrors = field(default_factory=BaselineErrors)  # the errors behind baseline = given
-    seed: int = 0
+    seed: int = 0  # of the images that are drawn, their corruptions and the linear classifier
 
     def __post_init__(self) -> None:
+        declared(self, of="robustness")
         for name, chosen, allowed in (
             ("corruptions", self.corruptions, NAMES),
             ("severities", self.severities, SEVERITIES),
@@ -94,23 +95,9 @@ class Robustness:
                     f"robustness.{name} is {chosen}; choose one or more, none twice, of "
                     f"{', '.join(map(str, allowed))}"
                 )
-        for name in ("images", "steps", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"robustness.{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 < self.learning_rate < float("inf"):
-            raise InputError(
-                f"robustness.learning_rate is {self.learning_rate}; it must be above 0 and finite"
-            )
-        for name, choices in (
-            ("classifier", ("linear", "centroid")),
-            ("baseline", ("none", "alexnet", "given")),
-        ):
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"robustness.{name} is {getattr(self, name)!r}; choose one of {', '.join(choices)}"
-                )
-        if not 0 <= self.seed < 2**32:
-            raise InputError(f"robustness.seed is {self.seed}; it must lie within 0..2**32-1")
+        at_least(1, self, "images", "steps", "batch_size", of="robustness")
+        above_zero(self, "learning_rate", of="robustness")
+        seed(self, of="robustness")
         if self.baseline != "none":
             self._check_baseline()
 

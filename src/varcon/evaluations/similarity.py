@@ -10,8 +10,9 @@ import numpy as np
 
 from varcon.core import Data, Findings, InputError
 from varcon.data.similarity import of_superclasses
-from varcon.evaluations.clustering import class_centroids, class_tree, cut, labelled_features
+from varcon.evaluations.clustering import class_tree, cut, labelled_features, present_class_means
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.limits import at_least, declared
 
 
 @dataclass(frozen=True)
@@ -24,14 +25,14 @@ class ClassSimilarity:
     superclasses: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.pairs < 1:
-            raise InputError(f"similarity.pairs is {self.pairs}; it must be at least 1")
+        declared(self, of="similarity")
+        at_least(1, self, "pairs", of="similarity")
         if not self.superclasses:
             raise InputError("similarity.superclasses is empty; use auto, none or a JSON file's path")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         groups = superclass_of_each(self.superclasses, data.classes)
-        centroids, classes = class_centroids(*labelled_features(encoder, data, normalize=True))
+        centroids, classes = present_class_means(*labelled_features(encoder, data, normalize=True))
         tree, order = class_tree(centroids)
         cosines = (centroids @ centroids.T).clamp(-1, 1).cpu().numpy()  # [C, C]
         left, right = np.triu_indices(len(classes), k=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,13 +10,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from varcon.core import Data, Findings, InputError, Split
-from varcon.evaluations.frozen import FrozenEncoder
-from varcon.losses.varcon import class_sums, leave_one_out
+from varcon.core import Data, Findings, InputError
+from varcon.criterion import EPSILON, TEMPERATURE
+from varcon.evaluations.centroid import Centroids, complete_centroids
+from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
+from varcon.limits import above_zero, at_least, declared
+from varcon.losses.varcon import leave_one_out
 
 PICTURES = 40  # of the hardest images, kept so that a report can show them without the data
 PICTURE_SIDE = 64  # pixels, at most
-CELLS_AT_ONCE = 2**24  # of a [samples x classes] matrix: 128 MiB in float64, however many samples there are
 
 
 @dataclass(frozen=True)
@@ -28,28 +29,27 @@ class AdaptiveTemperature:
     over all training images. Images of the lowest p_r are the hardest, and wrong labels are among them.
     """
 
-    temperature: float = 0.1  # tau1
-    epsilon: float = 0.02  # half the range of tau2
+    temperature: float = TEMPERATURE  # tau1
+    epsilon: float = EPSILON  # half the range of tau2
     # An image is part of its class's centroid, and the fewer there are the more it vouches for itself.
     leave_one_out: bool = True  # compare an image with its class's other images alone
     bins: int = 50  # of the density of tau2
     hardest: int = 100  # images to list, at most
-    hardest_per_class: int = 5
+    hardest_per_class: int = 5  # images of each class to list, at most
 
     def __post_init__(self) -> None:
-        check_temperature("temperature", self.temperature)
+        declared(self, of="temperature")
+        above_zero(self, "temperature", of="temperature")
         if not 0 <= self.epsilon < self.temperature:
             raise InputError(
                 f"temperature.epsilon is {self.epsilon}; it must be at least 0 and below the temperature "
                 f"{self.temperature}"
             )
-        for name in ("bins", "hardest", "hardest_per_class"):
-            if getattr(self, name) < 1:
-                raise InputError(f"temperature.{name} is {getattr(self, name)}; it must be at least 1")
+        at_least(1, self, "bins", "hardest", "hardest_per_class", of="temperature")
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         features, labels = checked_features(encoder, data.train)
-        centroids = class_centroids(features, labels, data.classes)
+        centroids = complete_centroids(features, labels, data.classes)
         p, rivals = confidence(features, labels, centroids, self.temperature, self.leave_one_out)
         low, high = self.temperature - self.epsilon, self.temperature + self.epsilon
         tau2 = (low + 2 * self.epsilon * p).clip(low, high)  # rounding must not lead out of the density
@@ -85,51 +85,11 @@ class AdaptiveTemperature:
         return Findings({name: float(value) for name, value in scores.items()}, arrays)
 
 
-class Centroids(NamedTuple):
-    directions: Tensor  # [C, F] unit vectors
-    sums: Tensor  # [C, F] of the normalised features of each class
-    counts: Tensor  # [C]
-
-
 class Rivals(NamedTuple):
     """The most likely class of each image but its own."""
 
     classes: np.ndarray  # [N]
     posterior: np.ndarray  # [N]
-
-
-def check_temperature(section: str, value: float) -> None:
-    if not 0 < value < np.inf:
-        raise InputError(f"{section}.temperature is {value}; it must be above 0 and finite")
-
-
-def checked_features(encoder: FrozenEncoder, split: Split) -> tuple[Tensor, Tensor]:
-    """The features and labels of a split, on the encoder's device."""
-    if not len(split):
-        raise InputError("there are no images to evaluate on; give at least one of each part")
-    features = encoder.features(split)
-    check_finite(features)
-    return features, split.labels.to(encoder.device)
-
-
-def check_finite(features: Tensor) -> None:
-    if not torch.stack(torch.aminmax(features)).isfinite().all():
-        raise InputError("the encoder's features hold NaN or infinity; train it with a lower learning rate")
-
-
-@torch.no_grad()
-def class_centroids(features: Tensor, labels: Tensor, classes: list[str]) -> Centroids:
-    if len(classes) < 2:
-        raise InputError("the data have one class only; a class posterior needs at least two")
-    sums = features.new_zeros(len(classes), features.shape[1])
-    counts = features.new_zeros(len(classes))
-    for block in row_blocks(len(features), features.shape[1]):
-        part = class_sums(F.normalize(features[block], dim=1), labels[block], len(classes))
-        sums, counts = sums + part[0], counts + part[1]
-    if not counts.all():
-        missing = int((counts == 0).nonzero()[0])
-        raise InputError(f"class {classes[missing]!r} has no training image; add some or leave the class out")
-    return Centroids(F.normalize(sums, dim=1), sums, counts)
 
 
 @torch.no_grad()
@@ -171,10 +131,3 @@ def first_of_each(order: np.ndarray, labels: np.ndarray, classes: int, count: in
         kept = min(count, size)
         found[label, :kept] = by_class[end - size :][:kept]
     return found
-
-
-def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Parts of the rows of a matrix that is too large to be made at once."""
-    step = max(1, CELLS_AT_ONCE // columns)
-    for start in range(0, rows, step):
-        yield slice(start, start + step)

@@ -16,7 +16,7 @@ from varcon.losses.byol import regression
 class BYOLSettings:
     momentum: float = 0.996  # of the teacher at the start; it rises to 1
     hidden: int = 4096  # of projection and prediction
-    dimensions: int = 256
+    dimensions: int = 256  # of the projection
 
     def __post_init__(self) -> None:
         share(self, "momentum")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
 from varcon.distributed import gather_batch
-from varcon.limits import not_negative, one_of
+from varcon.limits import below_one, declared, not_negative
 from varcon.losses import cross_entropy as losses
 
 BINS = 15  # of confidence, AdaFocal's
@@ -21,7 +21,7 @@ Loss = Literal["cross-entropy", "focal", "dual-focal", "adafocal"]
 
 @dataclass(frozen=True)
 class CrossEntropySettings:
-    loss: Loss = "cross-entropy"
+    loss: Loss = "cross-entropy"  # as it is, or one of the focal losses
     label_smoothing: float = 0.0  # share of the target spread over all classes
     mixup: float = 0.0  # alpha of the Beta distribution of blended images; 0: none
     gamma: float = 3.0
@@ -30,10 +30,9 @@ class CrossEntropySettings:
     adafocal_rate: float = 1.0  # lambda, how far the gammas move in an epoch
 
     def __post_init__(self) -> None:
-        one_of(get_args(Loss), self, "loss")
+        declared(self, of="method")
         not_negative(self, "mixup", "gamma", "adafocal_rate")
-        if not 0 <= self.label_smoothing < 1:
-            raise InputError(f"method.label_smoothing is {self.label_smoothing}; it must lie in [0, 1)")
+        below_one(self, "label_smoothing")
         if self.loss != "cross-entropy" and (self.label_smoothing or self.mixup):
             raise InputError(
                 f"method.loss {self.loss!r} takes labels as they are; set mixup and smoothing to 0"

@@ -20,8 +20,8 @@ class GPaCoSettings:
     alpha: float = 0.05  # weight of the sample-to-sample terms
     beta: float = 1.0  # weight of the centre's term
     gamma: float = 1.0  # weight of the samples in the denominator
-    temperature: float = 0.2
-    queue: int = 8192
+    temperature: float = 0.2  # divides the cosines between embeddings
+    queue: int = 8192  # embeddings of earlier batches to compare with
     dimensions: int = 128  # of the projection
 
     def __post_init__(self) -> None:

@@ -15,9 +15,9 @@ from varcon.losses.contrast import info_nce
 
 @dataclass(frozen=True)
 class MoCoSettings:
-    temperature: float = 0.2
+    temperature: float = 0.2  # divides the cosines between embeddings
     momentum: float = 0.999  # of the teacher
-    queue: int = 65536
+    queue: int = 65536  # embeddings of earlier batches to compare with
     dimensions: int = 128  # of the projection
 
     def __post_init__(self) -> None:

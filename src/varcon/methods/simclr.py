@@ -15,7 +15,7 @@ from varcon.losses.contrast import nt_xent
 
 @dataclass(frozen=True)
 class SimCLRSettings:
-    temperature: float = 0.5
+    temperature: float = 0.5  # divides the cosines between embeddings
     dimensions: int = 128  # of the projection
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.distributed import gather_batch, own_positions
 from varcon.layers import ProjectionHead, unit
-from varcon.limits import above_zero, at_least, one_of
+from varcon.limits import above_zero, at_least, declared
 from varcon.losses.supcon import Form, supcon
 
 # Anchors, their labels, what they are compared with, its labels, and where each anchor stands in it.
@@ -20,14 +20,14 @@ Pairs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True)
 class SupConSettings:
-    temperature: float = 0.1
+    temperature: float = 0.1  # divides the cosines between embeddings
     form: Form = "out"  # whether the mean over positives is outside the logarithm or in it
     dimensions: int = 128  # of the projection
 
     def __post_init__(self) -> None:
+        declared(self, of="method")
         above_zero(self, "temperature")
         at_least(1, self, "dimensions")
-        one_of(get_args(Form), self, "form")
 
 
 class Pairwise(Method):

@@ -16,14 +16,14 @@ from varcon.losses.swav import sinkhorn, swapped
 
 @dataclass(frozen=True)
 class SwAVSettings:
-    temperature: float = 0.1
+    temperature: float = 0.1  # divides the cosines between embeddings and prototypes
     sharpness: float = 0.05  # epsilon of the assignment
     iterations: int = 3  # of the assignment
-    prototypes: int = 3000
+    prototypes: int = 3000  # cluster centres that are learned
     frozen_epochs: int = 1  # at the start, in which the prototypes do not move
     queue: int = 0  # embeddings of earlier batches that join the assignment; 0: none
     queue_from: int = 15  # epoch from which they do, once there are as many
-    hidden: int = 2048
+    hidden: int = 2048  # width of the projection's hidden layer
     dimensions: int = 128  # of the projection
 
     def __post_init__(self) -> None:

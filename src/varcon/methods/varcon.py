@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from varcon.core import Batch, Encoder, Method, StepOutput
-from varcon.criterion import Classes, References, VarConLoss
+from varcon.criterion import EPSILON, TEMPERATURE, Classes, References, VarConLoss
 from varcon.layers import NormedHead, ProjectionHead
-from varcon.limits import above_zero, at_least, not_negative, one_of
+from varcon.limits import above_zero, at_least, below_one, declared, not_negative
 
 Head = Literal["plain", "normed"]
 
 
 @dataclass(frozen=True)
 class VarConSettings:
-    temperature: float = 0.1  # tau1, of the class posterior p
-    epsilon: float = 0.02  # half the range of the adaptive temperature tau2, Eq. 13
-    learn_epsilon: bool = True
-    epsilon_range: tuple[float, float] = (0.0, 0.08)
+    temperature: float = TEMPERATURE  # tau1, of the class posterior p
+    epsilon: float = EPSILON  # half the range of the adaptive temperature tau2, Eq. 13
+    learn_epsilon: bool = True  # otherwise it stays as it is
+    epsilon_range: tuple[float, float] = (0.0, 0.08)  # in which a learned epsilon stays
     epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
     references: References = "batch"  # what stands for a class
     reference_momentum: float = 0.9  # of references = "ema"
@@ -33,10 +33,10 @@ class VarConSettings:
     """of the cross-entropy of a linear classifier that is trained along on the features; 0: none"""
 
     def __post_init__(self) -> None:
-        # VarConLoss checks what it is given; these are what it does not see, and infinity.
+        declared(self, of="method")
         above_zero(self, "temperature")
+        below_one(self, "reference_momentum")
         not_negative(self, "epsilon_rate", "classifier_weight")
-        one_of(get_args(Head), self, "head")
         at_least(1, self, "dimensions")
 
 

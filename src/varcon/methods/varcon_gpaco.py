@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from varcon.core import Batch, Encoder, InputError, StepOutput
-from varcon.criterion import VarConLoss
+from varcon.criterion import EPSILON, TEMPERATURE, VarConLoss
 from varcon.limits import above_zero, not_negative
 from varcon.methods.gpaco import GPaCo, GPaCoSettings
 
@@ -14,8 +14,8 @@ from varcon.methods.gpaco import GPaCo, GPaCoSettings
 @dataclass(frozen=True)
 class VarConGPaCoSettings(GPaCoSettings):
     weight: float = 1.0  # of the VarCon loss, lambda
-    varcon_temperature: float = 0.1  # tau1
-    epsilon: float = 0.02
+    varcon_temperature: float = TEMPERATURE  # tau1
+    epsilon: float = EPSILON  # half the range of the adaptive temperature tau2, where it begins
     epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
 
     def __post_init__(self) -> None:

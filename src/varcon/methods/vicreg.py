@@ -13,9 +13,9 @@ from varcon.losses.vicreg import vicreg
 
 @dataclass(frozen=True)
 class VICRegSettings:
-    similarity: float = 25.0
-    variance: float = 25.0
-    covariance: float = 1.0
+    similarity: float = 25.0  # weight of the distance between an image's views
+    variance: float = 25.0  # weight of the term that keeps each dimension's spread
+    covariance: float = 1.0  # weight of the term that keeps dimensions uncorrelated
     dimensions: int = 8192  # of the expanded embedding
 
     def __post_init__(self) -> None:

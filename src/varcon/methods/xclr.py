@@ -19,7 +19,7 @@ class XCLRSettings:
     similarity: str = "identity"
     """of classes: a .npy file, "names" (by a text encoder, as in the paper), "superclasses" (CIFAR-100's), or
     "identity", which says nothing of any two classes and makes this SupCon with a softened target"""
-    temperature: float = 0.07
+    temperature: float = 0.07  # divides the cosines between embeddings
     similarity_temperature: float = 0.1  # of the target
     dimensions: int = 128  # of the projection
 

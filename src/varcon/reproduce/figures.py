@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from varcon.engine.journal import read_rows
-from varcon.evaluations.decomposition import epoch_means
 from varcon.reports import drawings
 from varcon.reports.charts import WIDE, Band, Line, Panel, curves
+from varcon.reports.epochs import epoch_means
 from varcon.reports.figures.maps import small_maps
 from varcon.reports.svg import Drawing
 from varcon.reproduce.entries import Entry

@@ -15,7 +15,7 @@ from varcon import run_folder
 from varcon.core import InputError
 from varcon.engine.journal import read_rows
 from varcon.engine.samples import SHARES
-from varcon.evaluations.decomposition import decomposition, epoch_means
+from varcon.reports.epochs import epoch_means
 from varcon.reproduce.entries import Entry, Reading
 from varcon.reproduce.setup import Runs
 
@@ -92,12 +92,12 @@ def scores(folder: Path, finding: str) -> dict[str, float]:
 
 def losses(folder: Path) -> dict[str, float]:
     """`loss@first`, `kl@20 %`, `nll@last` and the like, means over an epoch."""
-    arrays = decomposition(read_rows(folder / "metrics.jsonl")).arrays
-    places = {"first": 0, "last": -1, "20 %": max(0, round(0.2 * len(arrays["epoch"])) - 1)}
+    epochs, terms = epoch_means(read_rows(folder / "metrics.jsonl"))
+    places = {"first": 0, "last": -1, "20 %": max(0, round(0.2 * len(epochs)) - 1)}
     return {
-        f"{term}@{part}": float(arrays[term][place])
+        f"{term}@{part}": float(terms[term][place])
         for term in ("loss", "kl", "nll")
-        if term in arrays
+        if term in terms
         for part, place in places.items()
     }
 

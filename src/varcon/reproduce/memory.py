@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from varcon.core import OnProgress
-from varcon.criterion import VarConLoss
+from varcon.criterion import TEMPERATURE, VarConLoss
 from varcon.data.assemble import available_memory
 from varcon.losses.supcon import supcon
 from varcon.reproduce.entries import Entry
 from varcon.reproduce.setup import Setup
 
 Work = Callable[[], object]
-TEMPERATURE, DIMENSIONS = 0.1, 128
+DIMENSIONS = 128
 MATRICES = 5  # of samples x samples that SupCon over all pairs holds at its peak
 FIXED_CLASSES = 1000
 SIZES = {  # samples that grow at so many classes, classes that grow, and the samples at which they do

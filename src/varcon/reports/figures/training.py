@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from varcon.evaluations.decomposition import convergence, epoch_means
 from varcon.reports.charts import HALF, WIDE, Band, Line, Panel, curves
 from varcon.reports.collect import Run
+from varcon.reports.epochs import convergence, epoch_means
 from varcon.reports.groups import Group, looks, spread
 from varcon.reports.svg import Drawing
 from varcon.reports.tables import Cell, Table, spread_text

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from varcon.core import InputError
-from varcon.evaluations.decomposition import convergence, decomposition
+from varcon.reports.epochs import convergence, epoch_means
 
 
 def rows(losses, steps_per_epoch=15):
@@ -21,17 +21,12 @@ def rows(losses, steps_per_epoch=15):
 
 def test_epochs_are_means_over_their_steps():
     losses = np.random.default_rng(0).random(60) + np.linspace(5, 1, 60)
-    findings = decomposition(rows(losses))
-    assert findings.arrays["epoch"].tolist() == [1, 2, 3, 4]
+    epochs, terms = epoch_means(rows(losses))
+    assert epochs.tolist() == [1, 2, 3, 4]
     # The row of step 20 tells of steps 16 to 20, since step 15 ended the first epoch with a row of its own.
-    np.testing.assert_allclose(findings.arrays["loss"], losses.reshape(4, 15).mean(1))
-    np.testing.assert_allclose(findings.arrays["kl"] + findings.arrays["nll"], findings.arrays["loss"])
-    assert findings.scores["loss_first"] == pytest.approx(losses[:15].mean())
-    assert findings.scores["kl_last"] == pytest.approx(0.75 * losses[-15:].mean())
-    expected = 100 * (1 - losses[-15:].mean() / losses[:15].mean())
-    assert findings.scores["loss_decrease"] == pytest.approx(expected)
-    assert findings.scores["nll_decrease"] == pytest.approx(expected)
-    assert findings.scores["epsilon_last"] == pytest.approx(0.02)
+    np.testing.assert_allclose(terms["loss"], losses.reshape(4, 15).mean(1))
+    np.testing.assert_allclose(terms["kl"] + terms["nll"], terms["loss"])
+    np.testing.assert_allclose(terms["epsilon"], 0.02)
 
 
 def test_convergence_of_curves_known_in_closed_form():
@@ -53,9 +48,8 @@ def test_what_has_not_fallen_has_no_convergence():
 
 def test_other_methods_have_their_loss_alone():
     short = [{"step": 10, "epoch": 0.5, "loss": 2.0}, {"step": 20, "epoch": 1.0, "loss": 1.0}]
-    findings = decomposition(short)
-    assert set(findings.arrays) == {"epoch", "loss"}
-    assert findings.scores == {"loss_first": 1.5, "loss_last": 1.5, "loss_decrease": 0.0}
+    epochs, terms = epoch_means(short)
+    assert (epochs.tolist(), terms) == ([1], {"loss": pytest.approx([1.5])})
     for nothing in ([], [{"step": 1}]):
         with pytest.raises(InputError, match="train the run first"):
-            decomposition(nothing)
+            epoch_means(nothing)

@@ -7,28 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from varcon.core import Findings, InputError
+from varcon.core import InputError
 
 TERMS = ("loss", "kl", "nll", "confidence", "tau2", "epsilon")  # only VarCon's methods have all of them
 SHARES = (90, 95, 99)  # percent of the whole decrease
 
 
-def decomposition(rows: Sequence[Mapping[str, Any]]) -> Findings:
-    """From the rows of metrics.jsonl: `epoch` and the terms' epoch means as arrays; as scores the first and
-    last of each, by how many percent it fell, and the convergence of the loss."""
+def epoch_means(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The epochs of metrics.jsonl, and the means of each term over them.
+
+    A row holds means over the steps since the one before, so it weighs as many as those are.
+    """
     if not rows or not all({"step", "epoch", "loss"} <= row.keys() for row in rows):
         raise InputError("the run's metrics.jsonl has no rows of step, epoch and loss; train the run first")
-    epochs, arrays = epoch_means(rows)
-    scores: dict[str, float] = {}
-    for name, values in arrays.items():
-        scores |= {f"{name}_first": float(values[0]), f"{name}_last": float(values[-1])}
-        if name in ("loss", "kl", "nll") and values[0] > 0:
-            scores[f"{name}_decrease"] = float(100 * (1 - values[-1] / values[0]))
-    return Findings(scores | convergence(epochs, arrays["loss"]), {"epoch": epochs, **arrays})
-
-
-def epoch_means(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """A row holds means over the steps since the one before, so it weighs as many as those are."""
     steps = np.diff([0, *(row["step"] for row in rows)])
     numbers = np.ceil(np.array([row["epoch"] for row in rows], float)).astype(int)  # a row may end inside one
     epochs, places = np.unique(numbers, return_inverse=True)
