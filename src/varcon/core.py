@@ -48,6 +48,7 @@ class Data:
     classes: list[str]
     mean: tuple[float, ...]  # per channel, of images scaled to [0, 1]; of vectors per feature
     std: tuple[float, ...]
+    files: str = ""  # a digest of the training images' file names, where they have any
 
 
 @dataclass

@@ -87,11 +87,17 @@ def refuse_run_folder(folder: Path, what: str) -> None:
 def is_trained_on(folder: Path, data: Data, by_labels: bool = False) -> bool:
     """Whether these are the data of the run, as far as its record tells; an encoder may be judged by labels
     that were corrected since, but has not learned from them."""
-    facts = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    facts = recorded_facts(folder)
     now = facts_of(data)
-    if not by_labels:
+    # Held-out images are drawn class by class: by other labels, some of them would be trained on.
+    if not by_labels and not facts["recipe"]["data"].get("held_out"):
         del now["labels"]
     return all(alike(facts.get(name, value), value) for name, value in now.items())
+
+
+def recorded_facts(folder: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    return facts
 
 
 def facts_of(data: Data) -> dict[str, Any]:
@@ -104,6 +110,7 @@ def facts_of(data: Data) -> dict[str, Any]:
         "mean": round(statistics.fmean(data.mean), 4),
         "std": round(statistics.fmean(data.std), 4),
         "labels": labels_digest(data),
+        **({"files": data.files} if data.files else {}),
     }
 
 

@@ -179,7 +179,7 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
         **{name: getattr(further, name) for name in FURTHER if name != "finetune"},
         **further.fine_tunings(),
     }
-    labels = json.loads((planned.folder / "recipe.json").read_text(encoding="utf-8")).get("labels")
+    labels = run_folder.recorded_facts(planned.folder).get("labels")
     found = {}
     for name, own in evaluations.items():
         path = planned.folder / "findings" / f"{name}.json"

@@ -14,7 +14,7 @@ import varcon
 from varcon.augment import AugmentSettings
 from varcon.core import InputError
 from varcon.data import DataSettings
-from varcon.data.folder import load_folder
+from varcon.data.folder import load_folder, names_digest
 from varcon.deploy import learned
 from varcon.encoders import EncoderSettings
 from varcon.engine.checkpoint import load_weights, save_weights
@@ -142,6 +142,30 @@ def test_other_data_than_those_of_training_are_refused(own, data, tmp_path):
     (other / "train/red/00.png").unlink()
     with pytest.raises(InputError, match="trained on other data"):
         varcon.load(own, "cpu", data_path=other)
+
+
+def test_labels_that_were_corrected_are_learned_anew(own, data, tmp_path):
+    right = shutil.copytree(data, tmp_path / "right")
+    for number in range(6):  # names that differ from class to class, as photographs have them
+        for file in sorted((right / "train").glob(f"*/{number:02}.png")):
+            file.rename(file.with_name(f"{file.parent.name}-{number}.png"))
+    facts = json.loads((own / "recipe.json").read_text())
+    (own / "recipe.json").write_text(
+        json.dumps(facts | {"files": names_digest(list(right.glob("train/*/*")))})
+    )
+    shutil.rmtree(own / "deploy")
+    before = varcon.load(own, "cpu", data_path=right).config.centroids
+    wrong = right / "train/red/red-3.png"
+    wrong.rename(right / "train/green/red-3.png")
+    (right / "train/green/green-3.png").rename(right / "train/red/green-3.png")
+    model = varcon.load(own, "cpu", data_path=right)
+    assert not np.allclose(model.config.centroids[1:], before[1:])
+    nearest = model.predict([right / "train/green/red-3.png"], neighbours=1)[0].neighbours[0]
+    assert (nearest.name, nearest.label) == ("train/green/red-3.png", "green")
+    (right / "train/red/green-3.png").unlink()  # data of which some are gone are no longer the run's
+    assert np.array_equal(varcon.load(own, "cpu", data_path=right).config.centroids, model.config.centroids)
+    with pytest.raises(InputError, match="there is no nowhere"):
+        varcon.load(own, "cpu", data_path="nowhere")
 
 
 def test_other_weights_or_damaged_files_are_learned_anew(own, data, model, monkeypatch):

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from varcon.core import Data, InputError, OnProgress, Split
 from varcon.data import DataSettings, load, part
 from varcon.data.assemble import given_path
-from varcon.data.folder import find_images, with_held_out
+from varcon.data.folder import find_images, names_digest, with_held_out
 from varcon.deploy.config import Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings
@@ -29,7 +29,7 @@ from varcon.evaluations.store import FeatureStore
 from varcon.files import file_digest, write_json
 from varcon.recipe import Recipe, recipe_to_dict
 from varcon.run import load_encoder
-from varcon.run_folder import finished_weights, is_trained_on, stored_recipe
+from varcon.run_folder import finished_weights, is_trained_on, recorded_facts, stored_recipe
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
@@ -52,12 +52,27 @@ def of_run(
     recipe = stored_recipe(folder)
     weights = finished_weights(folder)
     kept, digest = folder / FOLDER, file_digest(weights)
+    if data_path and not Path(data_path).expanduser().exists():
+        raise InputError(f"there is no {data_path}; say where the data of {folder} are with --data.path")
     found = held(kept, digest)
     if found is None:
         learn(folder, recipe, weights, digest, data_path, device, progress)
         found = read(kept)
+    root = absolute(data_path or found[1].root)
+    if sorted_anew(folder, found[1], Path(root)):
+        learn(folder, recipe, weights, digest, root, device, progress)
+        found = read(kept)
     config, training = found
-    return config, dataclasses.replace(training, root=absolute(data_path or training.root))
+    return config, dataclasses.replace(training, root=root)
+
+
+def sorted_anew(folder: Path, training: Training, root: Path) -> bool:
+    """Whether the images of training lie in other class folders than when they were learned from. Where some
+    are gone, what is kept stays all that there is."""
+    if not root.is_dir() or all((root / file).exists() for file in training.files or ()):
+        return False
+    now = names_digest(with_held_out(find_images(root), root).train_files)
+    return recorded_facts(folder).get("files") == now
 
 
 def absolute(path: str | Path) -> str:
