@@ -85,6 +85,41 @@ def test_where_values_are_not_looked_at_a_bad_label_makes_the_loss_nan(fresh_com
     assert zero.grad[2].abs().max() == 0
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_one_bad_batch_leaves_the_bank_as_it_was(fresh_compiler):
+    """A step of overflow is skipped by a scaler, and the next ones must not suffer from it."""
+    z, labels = batch()
+    loss_fn = VarConLoss(3, references="ema")
+    fast = torch.compile(loss_fn, backend="eager", fullgraph=True)
+    fast(z, labels)
+    before = loss_fn.bank.clone()
+    assert fast(z.index_fill(0, torch.tensor(2), torch.inf), labels).isnan()
+    assert fast(z, labels).isfinite()
+    loss_fn.bank.copy_(before)
+    assert fast(z, labels.index_fill(0, torch.tensor(2), 7)).isnan()
+    left_out = torch.arange(len(z)) != 2
+    other = VarConLoss(3, references="ema")
+    other(z, labels)
+    other(z[left_out], labels[left_out])
+    torch.testing.assert_close(loss_fn.bank, other.bank)
+
+
+def test_the_bank_can_be_moved_after_a_validation():
+    z, labels = batch()
+    loss_fn = VarConLoss(3, references="ema")
+    with torch.inference_mode():
+        loss_fn.eval()(z, labels)
+        loss_fn.explain(z, labels)
+    loss_fn.train()(z, labels)
+    assert loss_fn.bank.abs().sum() > 0
+
+
+def test_a_loss_left_on_another_device_says_where_it_belongs():
+    z, labels = batch()
+    with pytest.raises(InputError, match=r"on cpu and the loss is on meta; move it there: loss_fn\.to"):
+        VarConLoss(3).to("meta")(z, labels)
+
+
 def test_epsilon_returns_to_its_range():
     z, labels = batch()
     for temperature, upper in ((0.1, 0.08), (0.05, 0.99 * 0.05)):

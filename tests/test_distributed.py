@@ -10,6 +10,8 @@ import torch
 import torch.multiprocessing as mp
 from references.two_processes import MODES, SAMPLES, ten_steps, worker
 
+from varcon import distributed
+
 
 @pytest.mark.parametrize("cut", [SAMPLES // 2, 5])
 def test_two_processes_equal_one(tmp_path, cut):
@@ -45,16 +47,23 @@ def test_training_starts_under_torchrun(tmp_path):
     assert len(torch.load(tmp_path / "run/last.ckpt", weights_only=True)["generators"]) == 2
 
 
-def test_the_group_is_gone_after_training():
-    """One that lived on would have threads, which abort a process if its end finds them at work."""
-    code = """
+@pytest.mark.parametrize("ending", ["pass", "1 / 0"])
+def test_the_group_is_gone_after_training(ending):
+    """One that lived on would have threads, which abort a process if its end finds them at work, or wait for
+    it while it waits for them; also where an error still holds the frames of training."""
+    code = f"""
 import weakref, torch
-from varcon.distributed import process_group, synchronised
-with process_group("cpu") as device:
-    group = weakref.ref(torch.distributed.group.WORLD)
-    model = synchronised(torch.nn.Linear(3, 3), device)
+from varcon.distributed import process_group
+def train():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
     model(torch.ones(2, 3)).sum().backward()
-    del model
+    {ending}
+try:
+    with process_group("cpu") as device:
+        group = weakref.ref(torch.distributed.group.WORLD)
+        train()
+except ZeroDivisionError as error:
+    assert group() is None
 assert group() is None
 """
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -62,3 +71,10 @@ assert group() is None
         [sys.executable, "-c", code], env={**os.environ, **alone}, capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_one_process_of_torchrun_has_no_gradients_to_average(monkeypatch):
+    monkeypatch.setattr(distributed, "active", lambda: True)
+    monkeypatch.setattr(distributed, "world_size", lambda: 1)
+    layer = torch.nn.Linear(3, 3)
+    assert distributed.synchronised(layer, torch.device("cpu")) is layer

@@ -18,6 +18,7 @@ References = Literal["batch", "leave-one-out", "ema"]
 Classes = Literal["present", "all"]
 TEMPERATURE = 0.1  # tau1, the paper's
 EPSILON = 0.02  # half the range of tau2, where it begins
+EPSILON_RANGE = (0.0, 0.08)  # in which a learned epsilon stays
 
 
 class VarConLoss(nn.Module):
@@ -55,7 +56,7 @@ class VarConLoss(nn.Module):
         temperature: float = TEMPERATURE,
         epsilon: float = EPSILON,
         learn_epsilon: bool = True,
-        epsilon_range: tuple[float, float] = (0.0, 0.08),
+        epsilon_range: tuple[float, float] = EPSILON_RANGE,
         references: References = "batch",
         classes: Classes = "present",
         normalize: bool = True,
@@ -120,6 +121,11 @@ class VarConLoss(nn.Module):
 
     def _loss(self, embeddings: Tensor, labels: Tensor, learn: bool) -> tuple[Tensor, Terms]:
         check_shapes(embeddings, labels)
+        if self.epsilon.device != embeddings.device:
+            raise InputError(
+                f"the embeddings are on {embeddings.device} and the loss is on {self.epsilon.device}; move "
+                "it there: loss_fn.to(embeddings.device)"
+            )
         labels = labels.long().contiguous()  # in fewer bits the number of classes may have no room
         looked_at = embeddings.device.type == "cpu" and not torch.compiler.is_compiling()
         if looked_at:
@@ -186,7 +192,9 @@ class VarConLoss(nn.Module):
         z = F.normalize(z, dim=1) if self.normalize else z
         inside = places.clamp(0, num_classes - 1)
         constant = z.detach()
-        sums, counts = class_sums(constant, inside, num_classes)
+        # A bad label's sample goes into a row of its own: it must not move a class's reference.
+        rows = torch.where(inside == places, places, num_classes)
+        sums, counts = (part[:num_classes] for part in class_sums(constant, rows, num_classes + 1))
         together = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
         sums, counts = together[:, :-1], together[:, -1]
         references, present = F.normalize(sums, dim=1), counts > 0
@@ -208,7 +216,8 @@ class VarConLoss(nn.Module):
         dimensions = embeddings.shape[1]
         if self.bank.shape[1] == 0:
             kind = torch.promote_types(embeddings.dtype, torch.float32)
-            self.bank = embeddings.new_zeros(len(self.bank), dimensions, dtype=kind)
+            with torch.inference_mode(False):  # or training could not move it after a validation
+                self.bank = embeddings.new_zeros(len(self.bank), dimensions, dtype=kind)
         if self.bank.shape[1] != dimensions:
             raise InputError(
                 f"the bank holds vectors of {self.bank.shape[1]} dimensions and the embeddings have "
@@ -217,7 +226,8 @@ class VarConLoss(nn.Module):
 
     @torch.no_grad()
     def _update_bank(self, sums: Tensor, counts: Tensor) -> None:
-        present = counts > 0
+        # A batch that has overflowed is one that training survives; its class waits for the next.
+        present = (counts > 0) & sums.isfinite().all(dim=1)
         means = sums / counts.clamp_min(1)[:, None]
         kept = self.reference_momentum * self.known.to(means.dtype)[:, None]
         moved = kept * self.bank.to(means.dtype) + (1 - kept) * means

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -113,7 +114,7 @@ def barrier() -> None:
 
 def synchronised(method: nn.Module, device: torch.device) -> nn.Module:
     """The method with its gradients averaged over the processes."""
-    if not active():
+    if world_size() == 1:  # also under torchrun
         return method
     return nn.parallel.DistributedDataParallel(
         method, device_ids=[device.index] if device.type == "cuda" else None
@@ -139,6 +140,12 @@ def process_group(device: str) -> Iterator[torch.device]:
         dist.init_process_group("nccl" if kind.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
     try:
         yield kind
+    except BaseException as error:
+        if started:
+            # The error's frames would keep the method and what averages its gradients alive beyond the group:
+            # freed later, that waits for a thread of the group, which waits for Python's lock.
+            traceback.clear_frames(error.__traceback__)
+        raise
     finally:
         if started:
             dist.destroy_process_group()

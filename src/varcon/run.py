@@ -81,6 +81,11 @@ def train(
     ):
         data = load(recipe.data, progress)
         begun = (folder / "last.ckpt").exists()
+        if begun and not is_trained_on(folder, data, by_labels=True):
+            raise InputError(
+                f"{folder} was begun with other data than lie at {recipe.data.path!r} now; restore those, or "
+                "start another run with --out FOLDER"
+            )
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:

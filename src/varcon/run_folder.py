@@ -96,7 +96,11 @@ def is_trained_on(folder: Path, data: Data, by_labels: bool = False) -> bool:
 
 
 def recorded_facts(folder: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((folder / "recipe.json").read_text(encoding="utf-8"))
+    path = folder / "recipe.json"
+    try:
+        facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError(f"{path} cannot be read; restore it from a copy") from None
     return facts
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from varcon import Recipe, run, run_folder
+from varcon import Recipe, distributed, run, run_folder
 from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
 from varcon.engine import loop
@@ -226,9 +226,15 @@ def test_resuming_refuses_other_data_and_other_devices(tmp_path):
     few = replace(recipe(batch_size=32), data=DataSettings("npz", str(tmp_path / "few.npz")))
     with pytest.raises(Interrupted):
         run.train(few, tmp_path / "run", watch=stop_at(4, signal.SIGTERM))
-    write_few(tmp_path / "few.npz", 64)
-    with pytest.raises(InputError, match="begun with training images = 96 and cannot go on with 64"):
-        run.train(few, tmp_path / "run", resume=True)
+    with np.load(tmp_path / "few.npz") as file:
+        arrays = {**file}
+    labels, images = arrays["train_labels"], arrays["train_images"]
+    other = {"train_images": 255 - images}, {"train_labels": labels[::-1]}
+    fewer = {"train_images": images[:64], "train_labels": labels[:64]}
+    for changed in (*other, fewer):
+        np.savez(tmp_path / "few.npz", **arrays | changed)
+        with pytest.raises(InputError, match=r"was begun with other data than lie at '.*few\.npz' now"):
+            run.train(few, tmp_path / "run", resume=True)
     write_few(tmp_path / "few.npz", 96)
     checkpoint = tmp_path / "run/last.ckpt"
     state = torch.load(checkpoint, weights_only=True)
@@ -310,6 +316,25 @@ def test_divergence_ends_in_one_sentence(tmp_path):
         run.train(recipe(learning_rate=1e12, warmup_epochs=0), tmp_path / "run")
     assert not isinstance(caught.value, InputError)
     assert not (tmp_path / "run/encoder.safetensors").exists()
+
+
+def test_processes_ask_each_other_every_few_seconds_however_long_a_step_takes(monkeypatch):
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    for of_one_step, wanted in ((0.01, [1, 51, 101]), (1.0, [1, 6, 11, 16]), (20.0, [1, 2, 3, 4])):
+        asked, now = [], [0.0]
+        agreed = loop.Agreement(0, torch.device("cpu"), lambda now=now: now[0])
+        monkeypatch.setattr(
+            distributed, "sum_over_processes", lambda votes, asked=asked: asked.append(1) or votes
+        )
+        steps = []
+        for step in range(1, wanted[-1] + 1):
+            now[0] += of_one_step
+            assert agreed(0, step) == 0
+            steps += [step] if len(asked) > len(steps) else []
+        assert steps == wanted
+        assert [agreed(signal.SIGINT, step) for step in range(step + 1, agreed.next + 1)][
+            -1
+        ] == signal.SIGTERM
 
 
 def test_a_batch_larger_than_the_data(tmp_path):

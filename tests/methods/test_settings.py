@@ -112,3 +112,4 @@ def test_no_loss_is_left(name):
 def test_epsilon_is_held_below_the_temperature_it_adapts():
     with pytest.raises(InputError, match=r"method\.epsilon is 0\.06; .*method\.varcon_temperature, 0\.05"):
         METHODS["varcon-gpaco"].Settings(epsilon=0.06, varcon_temperature=0.05)
+    build("varcon-gpaco", epsilon=0.1, varcon_temperature=0.2)  # where it begins is within its range

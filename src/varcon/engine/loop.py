@@ -29,6 +29,7 @@ from varcon.engine.track import tracking
 from varcon.recipe import Recipe, TrainSettings
 
 STEPS_PER_ROW = 50  # of metrics.jsonl; a row waits for the device, so not every step has one
+SECONDS_TO_STOP = 5.0  # about as long after a signal several processes look whether one has come
 
 Watcher = Callable[[Progress, dict[str, float] | None], None]
 
@@ -67,6 +68,7 @@ def fit(
     ):
         began, saved = time.monotonic() - journal.seconds, time.monotonic()
         coming = batches(split.labels, settings, state.step)
+        agreed = Agreement(state.step, device)
         while state.step < total_steps:
             indices, progress = next(coming), Progress(state.step, total_steps, steps_per_epoch)
             rate = learning_rate(settings, progress)
@@ -98,7 +100,7 @@ def fit(
                 save_weights(snapshot_path(kept, progress.epoch), encoder)
             watch(progress, row)
 
-            asked = agreed(stop.number, row is not None, device)
+            asked = agreed(stop.number, state.step)
             if asked and state.step < total_steps:
                 # Nobody has looked since the last row, and what has diverged would replace a good checkpoint.
                 check_loss(state.averages.total("loss"), state)
@@ -176,12 +178,28 @@ def as_called(method: Method, settings: TrainSettings, device: torch.device) -> 
     return model
 
 
-def agreed(asked: int, together: bool, device: torch.device) -> int:
-    """The signal that every process stops by, or 0. They may only ask each other where all of them wait for
-    the device anyway, that is `together`."""
-    if distributed.world_size() == 1:
-        return asked
-    return signal.SIGTERM if together and distributed.any_process(asked > 0, device) else 0
+class Agreement:
+    """On stopping, among processes. They must ask each other at the same step, and each time the first one's
+    clock says at which step next: asking makes them wait for the device, but torchrun leaves a process that
+    was asked to stop half a minute, in which a large model may take few steps."""
+
+    def __init__(self, step: int, device: torch.device, clock: Callable[[], float] = time.monotonic) -> None:
+        self.device, self.clock = device, clock
+        self.asked_at, self.next, self.began = step, step + 1, clock()
+
+    def __call__(self, signal_number: int, step: int) -> int:
+        """The signal that every process stops by, or 0."""
+        if distributed.world_size() == 1:
+            return signal_number
+        if step < self.next:
+            return 0
+        seconds = (self.clock() - self.began) if distributed.is_main() else 0.0
+        votes = torch.tensor([float(signal_number > 0), seconds], device=self.device)
+        stop, seconds = distributed.sum_over_processes(votes).tolist()
+        of_one = max(seconds / (step - self.asked_at), 1e-6)
+        self.asked_at, self.began = step, self.clock()
+        self.next = step + min(STEPS_PER_ROW, max(1, int(SECONDS_TO_STOP / of_one)))
+        return signal.SIGTERM if stop else 0
 
 
 def check_loss(loss: float, state: TrainingState) -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from varcon.core import Batch, Encoder, Method, StepOutput
-from varcon.criterion import EPSILON, TEMPERATURE, Classes, References, VarConLoss
+from varcon.criterion import EPSILON, EPSILON_RANGE, TEMPERATURE, Classes, References, VarConLoss
 from varcon.layers import NormedHead, ProjectionHead
 from varcon.limits import above_zero, at_least, below_one, declared, not_negative
 
@@ -22,7 +22,7 @@ class VarConSettings:
     temperature: float = TEMPERATURE  # tau1, of the class posterior p
     epsilon: float = EPSILON  # half the range of the adaptive temperature tau2, Eq. 13
     learn_epsilon: bool = True  # otherwise it stays as it is
-    epsilon_range: tuple[float, float] = (0.0, 0.08)  # in which a learned epsilon stays
+    epsilon_range: tuple[float, float] = EPSILON_RANGE  # in which a learned epsilon stays
     epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
     references: References = "batch"  # what stands for a class
     reference_momentum: float = 0.9  # of references = "ema"

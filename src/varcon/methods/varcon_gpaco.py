@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from varcon.core import Batch, Encoder, InputError, StepOutput
-from varcon.criterion import EPSILON, TEMPERATURE, VarConLoss
+from varcon.criterion import EPSILON, EPSILON_RANGE, TEMPERATURE, VarConLoss
 from varcon.limits import above_zero, not_negative
 from varcon.methods.gpaco import GPaCo, GPaCoSettings
 
@@ -35,7 +35,12 @@ class VarConGPaCo(GPaCo):
 
     def __init__(self, encoder: Encoder, settings: VarConGPaCoSettings, num_classes: int) -> None:
         super().__init__(encoder, settings, num_classes)
-        self.loss = VarConLoss(num_classes, settings.varcon_temperature, settings.epsilon)
+        self.loss = VarConLoss(
+            num_classes,
+            settings.varcon_temperature,
+            settings.epsilon,
+            epsilon_range=(0.0, max(EPSILON_RANGE[1], settings.epsilon)),
+        )
 
     def forward(self, batch: Batch) -> StepOutput:
         centres, embeddings, labels = self.contrast(batch)
