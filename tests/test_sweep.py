@@ -88,6 +88,7 @@ def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
         1,
     )
     assert "| temperature 0.1, epochs 1 | 100.00 ± 0.00 |" in (out / "sweep.md").read_text()
+    assert "with --set data.held_out=0.1" in (out / "sweep.md").read_text()
     assert (out / "report.html").exists()
     times = {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
     assert main(command) == 0
@@ -97,8 +98,10 @@ def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
 @pytest.mark.parametrize("left", [None, "", '{"step": 1, "ep'], ids=["none", "empty", "cut off"])
 def test_a_run_without_its_metrics_is_listed_and_the_rest_is_there(tmp_path, capsys, left):
     recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    recipe.write_text(recipe.read_text().replace("[data]\n", "[data]\nheld_out = 0.2\n"))
     command = ["sweep", str(recipe), "--set", "train.epochs=1,2", "--only", "knn", "--out", str(out)]
     assert main(command) == 0
+    assert "--set data.held_out" not in (out / "sweep.md").read_text()
     journal = out / "epochs-1-seed0/metrics.jsonl"
     journal.unlink() if left is None else journal.write_text(left)
     capsys.readouterr()

@@ -68,11 +68,11 @@ class Report:
 class Compare:
     """Train several methods on the same data, encoder, augmentation and budget, and put them side by side.
 
-    RECIPE's own method is taken as it is there. The settings and views of another come from the recipe of
-    its name beside RECIPE, where there is one. Started again, it goes on where it stopped; the table and the
-    report hold every finished run of the folder, also those of earlier calls with other methods or seeds. A
-    folder whose runs were begun with another recipe or budget is refused. Times are measured once and kept
-    in the folder's plan.json.
+    RECIPE's own method is taken as it is there. The method settings and views of another come from the
+    recipe of its name beside RECIPE, where there is one; its training there does not count. Started again,
+    it goes on where it stopped; the table and the report hold every finished run of the folder, also those
+    of earlier calls with other methods or seeds. A folder whose runs were begun with another recipe or
+    budget is refused. Times are measured once and kept in the folder's plan.json.
     """
 
     recipe: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECIPE")]

@@ -29,6 +29,15 @@ from varcon.reproduce import Setup
 from varcon.runs import Planned, Result
 from varcon.terminal import Bar, bars, show
 
+EQUAL_TERMS = (
+    "All methods are trained as {} says (augmentation {}, learning rate {:g}, weight decay {:g}); only "
+    "method settings and views are a method's own, and none is tuned to this."
+)
+CHOOSING = (
+    "These are scores on the test images: to choose by them, hold out training images instead, with "
+    "--set data.held_out=0.1, and judge what was chosen on the test images once."
+)
+
 
 def compare(arguments: list[str], console: Console) -> None:
     chosen = parse(Compare, "compare", arguments)
@@ -45,9 +54,12 @@ def compare(arguments: list[str], console: Console) -> None:
             planned = comparison.plan(
                 chosen.recipe, methods, seeds, out, chosen.budget, bar.progress, where, device
             )
-        carry_out(
-            judges.of(planned), devices, out, "compare", "method", comparison.in_order, command, console
+        base = planned[0].recipe
+        note = EQUAL_TERMS.format(
+            chosen.recipe.name, base.augment.policy, base.train.learning_rate, base.train.weight_decay
         )
+        judged, order = judges.of(planned), comparison.in_order
+        carry_out(judged, devices, out, "compare", "method", order, note, command, console)
 
 
 class Judges(NamedTuple):
@@ -130,7 +142,8 @@ def sweep(arguments: list[str], console: Console) -> None:
         def in_order(results: list[Result]) -> list[Result]:
             return sorted(results, key=lambda result: order[result.label, result.seed])
 
-        carry_out(planned, devices, out, "sweep", "settings", in_order, command, console)
+        note = "" if all(one.recipe.data.held_out for one in planned) else CHOOSING
+        carry_out(planned, devices, out, "sweep", "settings", in_order, note, command, console)
 
 
 def carry_out(
@@ -140,6 +153,7 @@ def carry_out(
     name: str,
     what: str,
     order: Callable[[list[Result]], list[Result]],
+    note: str,
     command: str,
     console: Console,
 ) -> None:
@@ -147,8 +161,10 @@ def carry_out(
     results: list[Result] = []
     for _, result in carried_out(planned, devices, command, console):
         results = order([*results, result])
-        runs.write(out, results, name, what)
+        runs.write(out, results, name, what, note)
     show(runs.table(results, what), console)
+    if note:
+        console.print(note, soft_wrap=True)
     console.print(f"table: {out / f'{name}.md'}", soft_wrap=True)
     places = {(one.label, one.seed): one.folder for one in planned}
     folders = [places[result.label, result.seed] for result in results if result.scores]

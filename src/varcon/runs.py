@@ -223,10 +223,12 @@ def table(results: list[Result], what: str) -> list[list[str]]:
     return result
 
 
-def write(out: Path, results: list[Result], name: str, what: str) -> None:
-    """The table as NAME.md and the scores as NAME.json, in the folder of the runs."""
-    head, *rows = table(results, what)
+def write(out: Path, results: list[Result], name: str, what: str, note: str) -> None:
+    """The table as NAME.md, with what a reader must know of it, and the scores as NAME.json, in the folder of
+    the runs."""
+    head, *rows = ([cell.replace("|", "\\|") for cell in line] for line in table(results, what))
     lines = [f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows)]
+    lines += [f"\n{note}\n"] if note else []
     failures = [f"\n{r.label}, seed {r.seed} failed: {r.failed}\n" for r in results if r.failed]
     out.mkdir(parents=True, exist_ok=True)  # a run that fails may leave none
     write_text(out / f"{name}.md", "".join(lines + failures))
