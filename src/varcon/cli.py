@@ -36,7 +36,7 @@ from varcon.files import write_text
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
 from varcon.suggest import suggest
-from varcon.terminal import Bar, findings_table, plain_console, score_table
+from varcon.terminal import Bar, findings_table, hardest_table, plain_console, score_table
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -267,6 +267,9 @@ def evaluate(arguments: list[str], console: Console) -> None:
     for name in found:
         if name not in together and found[name].scores:
             console.print(findings_table(name, found[name]))
+        if "hardest_files" in found[name].arrays:
+            classes = run_folder.recorded_facts(chosen.run)["classes"]
+            console.print(hardest_table(found[name], classes))
     say_next("report", chosen.run, console)
 
 

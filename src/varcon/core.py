@@ -30,15 +30,19 @@ class Split:
 
     images: Tensor  # [N, 3, H, W] uint8, or vectors [N, d] float32
     labels: Tensor  # [N] int64
+    files: list[str] | None = None  # [N] where each lies in a folder of images; None: they are no files
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def to(self, device: Any) -> Split:
-        return Split(self.images.to(device), self.labels.to(device))
+        return Split(self.images.to(device), self.labels.to(device), self.files)
 
     def part(self, places: Tensor) -> Split:
-        return Split(self.images[places], self.labels[places])
+        return Split(self.images[places], self.labels[places], self.files_at(places))
+
+    def files_at(self, places: Tensor) -> list[str] | None:
+        return None if self.files is None else [self.files[place] for place in places.tolist()]
 
 
 @dataclass
@@ -48,7 +52,6 @@ class Data:
     classes: list[str]
     mean: tuple[float, ...]  # per channel, of images scaled to [0, 1]; of vectors per feature
     std: tuple[float, ...]
-    files: str = ""  # a digest of the training images' file names, where they have any
 
 
 @dataclass

@@ -18,6 +18,7 @@ from varcon.core import Findings, Progress
 
 SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "epsilon"}
 SECONDS_BETWEEN_LINES = 15.0
+HARDEST_SHOWN = 10
 
 
 def plain_console(stderr: bool = False, quiet: bool = False) -> Console:
@@ -158,4 +159,15 @@ def findings_table(name: str, findings: Findings) -> Table:
     table = Table(name, "", box=box.SIMPLE_HEAD)
     for score, value in findings.scores.items():
         table.add_row(score, f"{value:.4g}")
+    return table
+
+
+def hardest_table(findings: Findings, classes: list[str]) -> Table:
+    """The training images that fit their own class least; a report shows more of them."""
+    arrays = findings.arrays
+    table = Table("hardest training images", "class", "looks like", "p of its own class", box=box.SIMPLE_HEAD)
+    names = ("files", "labels", "rivals", "confidence")
+    shown = (arrays[f"hardest_{name}"][:HARDEST_SHOWN] for name in names)
+    for file, label, rival, p in zip(*shown, strict=True):
+        table.add_row(str(file), classes[label], classes[rival], f"{p:.3f}")
     return table

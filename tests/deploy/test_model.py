@@ -12,13 +12,15 @@ from PIL import Image
 
 import varcon
 from varcon.augment import AugmentSettings
+from varcon.cli import main
 from varcon.core import InputError
 from varcon.data import DataSettings
-from varcon.data.folder import load_folder, names_digest
+from varcon.data.folder import load_folder
 from varcon.deploy import learned
 from varcon.encoders import EncoderSettings
 from varcon.engine.checkpoint import load_weights, save_weights
 from varcon.recipe import TrainSettings
+from varcon.run_folder import names_digest
 
 
 def features_of(trained, data, images):
@@ -144,6 +146,20 @@ def test_other_data_than_those_of_training_are_refused(own, data, tmp_path):
         varcon.load(own, "cpu", data_path=other)
 
 
+def test_the_hardest_images_are_named(own, data, capsys):
+    """By which wrong labels are found."""
+    assert main(["evaluate", str(own), "--only", "temperature", "--device", "cpu"]) == 0
+    assert main(["report", str(own)]) == 0
+    shown, page = capsys.readouterr().out, (own / "report.html").read_text()
+    with np.load(own / "findings/temperature.npz") as found:
+        files, labels = found["hardest_files"], found["hardest_labels"]
+    assert len(files) == 36
+    for file, label in zip(files, labels, strict=True):
+        assert file.split("/")[:2] == ["train", ["blue", "green", "red"][label]]
+        assert (data / file).exists() and file in page
+    assert files[0] in shown and files[9] in shown
+
+
 def test_labels_that_were_corrected_are_learned_anew(own, data, tmp_path):
     right = shutil.copytree(data, tmp_path / "right")
     for number in range(6):  # names that differ from class to class, as photographs have them
@@ -151,7 +167,7 @@ def test_labels_that_were_corrected_are_learned_anew(own, data, tmp_path):
             file.rename(file.with_name(f"{file.parent.name}-{number}.png"))
     facts = json.loads((own / "recipe.json").read_text())
     (own / "recipe.json").write_text(
-        json.dumps(facts | {"files": names_digest(list(right.glob("train/*/*")))})
+        json.dumps(facts | {"files": names_digest(map(str, right.glob("train/*/*")))})
     )
     shutil.rmtree(own / "deploy")
     before = varcon.load(own, "cpu", data_path=right).config.centroids

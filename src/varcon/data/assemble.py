@@ -6,6 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,7 @@ def assemble(
 ) -> Data:
     """Check, bring to size and measure; a loader that knows its mean and deviation gives them."""
     check_classes(train.labels.numpy(), classes, source)
-    train, test = (Split(resize(split.images, image_size), split.labels) for split in (train, test))
+    train, test = (replace(split, images=resize(split.images, image_size)) for split in (train, test))
     sizes = train.images.shape[-1], test.images.shape[-1]
     if sizes[0] != sizes[1]:
         raise InputError(

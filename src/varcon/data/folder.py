@@ -5,13 +5,11 @@ Where there are no test images, or only path/<class>/*, a share of each class is
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -52,16 +50,10 @@ def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = No
     require_memory(len(files), size)
     images = decode(files, size, progress)
     count = len(found.train_files)
-    train = Split(images[:count], torch.tensor(found.train_labels))
-    test = Split(images[count:], torch.tensor(found.test_labels))
-    data = assemble(train, test, found.classes, size, str(root))
-    return replace(data, files=names_digest(found.train_files))
-
-
-def names_digest(files: list[Path]) -> str:
-    """Of their own names in any order: an image that is sorted into another class stays the same image."""
-    names = "\0".join(sorted(file.name for file in files))
-    return hashlib.sha256(names.encode(errors="surrogateescape")).hexdigest()[:16]
+    places = [str(file.relative_to(root)) for file in files]
+    train = Split(images[:count], torch.tensor(found.train_labels), places[:count])
+    test = Split(images[count:], torch.tensor(found.test_labels), places[count:])
+    return assemble(train, test, found.classes, size, str(root))
 
 
 class Found(NamedTuple):

@@ -19,7 +19,7 @@ def few_per_class(split: Split, per_class: int, seed: int) -> Split:
     """A random part of a split with `per_class` images of every class; of one seed, the smaller parts lie
     within the larger."""
     chosen = few_indices(split.labels, per_class, seed)
-    return Split(split.images[chosen.to(split.images.device)], split.labels[chosen])
+    return Split(split.images[chosen.to(split.images.device)], split.labels[chosen], split.files_at(chosen))
 
 
 def few_indices(labels: Tensor, per_class: int, seed: int) -> Tensor:
@@ -57,7 +57,9 @@ def set_apart(split: Split, share: float, seed: int) -> tuple[Split, Split]:
         places = kept[start : start + MOVED_AT_ONCE]
         images[start : start + len(places)] = images[places]
     images[len(kept) :] = given
-    return Split(images[: len(kept)], split.labels[kept]), Split(images[len(kept) :], split.labels[held])
+    parts = (images[: len(kept)], kept), (images[len(kept) :], held)
+    first, second = (Split(part, split.labels[places], split.files_at(places)) for part, places in parts)
+    return first, second
 
 
 def rank_in_class(labels: Tensor, seed: int) -> Tensor:

@@ -15,10 +15,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from varcon.core import Data, InputError, OnProgress, Split
-from varcon.data import DataSettings, load, part
-from varcon.data.assemble import given_path
-from varcon.data.folder import find_images, names_digest, with_held_out
+from varcon.core import Data, InputError, OnProgress
+from varcon.data import DataSettings, load
+from varcon.data.folder import find_images, with_held_out
 from varcon.deploy.config import Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings
@@ -29,7 +28,13 @@ from varcon.evaluations.store import FeatureStore
 from varcon.files import file_digest, write_json
 from varcon.recipe import Recipe, recipe_to_dict
 from varcon.run import load_encoder
-from varcon.run_folder import finished_weights, is_trained_on, recorded_facts, stored_recipe
+from varcon.run_folder import (
+    finished_weights,
+    is_trained_on,
+    names_digest,
+    recorded_facts,
+    stored_recipe,
+)
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
@@ -71,8 +76,8 @@ def sorted_anew(folder: Path, training: Training, root: Path) -> bool:
     are gone, what is kept stays all that there is."""
     if not root.is_dir() or all((root / file).exists() for file in training.files or ()):
         return False
-    now = names_digest(with_held_out(find_images(root), root).train_files)
-    return recorded_facts(folder).get("files") == now
+    now = with_held_out(find_images(root), root).train_files
+    return recorded_facts(folder).get("files") == names_digest(map(str, now))
 
 
 def absolute(path: str | Path) -> str:
@@ -145,7 +150,7 @@ def learn(
         kept / TRAINING,
         {
             "labels": data.train.labels.tolist(),
-            "files": training_files(source, data),
+            "files": data.train.files,
             "root": absolute(source.path),
         },
     )
@@ -193,18 +198,6 @@ def likelihoods(features: torch.Tensor, centroids: torch.Tensor, temperature: fl
         scores = cosine_scores(centroids, temperature)(features[block]).double()
         parts.append(scores.logsumexp(1) - np.log(len(centroids)))
     return torch.cat(parts).cpu().numpy()
-
-
-def training_files(source: DataSettings, data: Data) -> list[str] | None:
-    """Of data that are a folder, where each training image lies in it."""
-    if source.name != "folder":
-        return None
-    root = given_path(source.path, "the data")
-    found = with_held_out(find_images(root), root)  # as load_folder does
-    files = found.train_files
-    places = Split(torch.arange(len(files)), torch.tensor(found.train_labels))  # in place of the images
-    left = part(dataclasses.replace(data, train=places), source).train.images
-    return [str(files[place].relative_to(root)) for place in left]
 
 
 def origin_of(recipe: Recipe[Any], data: Data, digest: str) -> dict[str, Any]:

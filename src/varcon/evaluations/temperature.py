@@ -80,6 +80,8 @@ class AdaptiveTemperature:
             "hardest_confidence": p[hardest],
             "hardest_per_class": first_of_each(order, own, len(data.classes), self.hardest_per_class),
         }
+        if data.train.files:
+            arrays["hardest_files"] = np.array(data.train.files_at(torch.from_numpy(hardest)))
         if data.train.images.ndim == 4:  # and not vectors
             arrays["hardest_pictures"] = pictures(data.train.images[torch.from_numpy(hardest[:PICTURES])])
         return Findings({name: float(value) for name, value in scores.items()}, arrays)

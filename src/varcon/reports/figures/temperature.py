@@ -24,10 +24,11 @@ SCORES = {
 }
 RIDGES = 6  # densities over training that are shown
 PICTURES_A_ROW = 8
+FILES_LISTED = 40
 
 
 def of_run(run: Run) -> list[Drawing | Table]:
-    return [*density(run), *over_training(run), *ridges(run), *scores(run), *hardest(run)]
+    return [*density(run), *over_training(run), *ridges(run), *scores(run), *hardest(run), *files(run)]
 
 
 def of_groups(groups: list[Group]) -> list[Drawing | Table]:
@@ -150,3 +151,18 @@ def hardest(run: Run) -> list[Drawing]:
         "among the first."
     )
     return [Drawing("The hardest training images", caption, canvas.svg(), "wide")]
+
+
+def files(run: Run) -> list[Table]:
+    """Where the hardest images lie, so that their labels can be looked after."""
+    names = ("files", "labels", "rivals", "confidence")
+    paths, labels, rivals, confidence = (run.array("temperature", f"hardest_{name}") for name in names)
+    if paths is None or labels is None or rivals is None or confidence is None:
+        return []
+    classes = run.names_of(labels, rivals)
+    rows = [
+        [Cell(str(path)), Cell(classes[int(label)]), Cell(classes[int(rival)]), Cell(f"{p:.3f}")]
+        for path, label, rival, p in zip(paths, labels, rivals, confidence, strict=True)
+    ]
+    head = ["file", "class", "looks like", "p"]
+    return [Table("The hardest training images, by file", head, rows[:FILES_LISTED], words=3, shape="wide")]
