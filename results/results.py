@@ -130,11 +130,11 @@ def keep(run: Path, name: str) -> None:
     # Where the data and the run lay on one machine says nothing on another.
     record["command"] = re.sub(r" --(data\.path|out) \S+", "", record["command"])
     (target / "recipe.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    for name in ("metrics.jsonl", "samples.jsonl"):
-        lines = (run / name).read_text(encoding="utf-8").splitlines() if (run / name).exists() else []
+    for rows in ("metrics.jsonl", "samples.jsonl"):
+        lines = (run / rows).read_text(encoding="utf-8").splitlines() if (run / rows).exists() else []
         ends = [line for line in lines if float(json.loads(line)["epoch"]).is_integer()]
         if ends:
-            (target / name).write_text("\n".join(ends) + "\n", encoding="utf-8")
+            (target / rows).write_text("\n".join(ends) + "\n", encoding="utf-8")
     for finding in (run / "findings").glob("*.json"):
         (target / "findings" / finding.name).write_bytes(finding.read_bytes())
 

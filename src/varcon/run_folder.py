@@ -1,7 +1,8 @@
 """A run's folder: its name, who may write into it, and what is kept there.
 
-A run is a folder: recipe.json, metrics.jsonl, last.ckpt, encoder.safetensors and its snapshots, features/,
-findings/ and report.html.
+A run is a folder: recipe.json, metrics.jsonl, samples.jsonl and .npz, last.ckpt, encoder.safetensors and its
+snapshots, classifier.safetensors of a method that has one, features/, findings/, report.html, and what its
+use leaves: deploy/, indexes/, serve/.
 """
 
 from __future__ import annotations

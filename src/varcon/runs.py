@@ -65,7 +65,7 @@ COLUMNS = {
     "corrupted images": ("robustness", "mean"),
     "fine-tuned, last": ("finetune", "last"),
 }
-FRACTIONS = ("Ward ARI", "Ward NMI", "superclass of nearest class", "mean tau2")  # of 1; the rest are percent
+FRACTIONS = ("Ward ARI", "Ward NMI", "superclass of nearest class", "mean tau2")  # shown with three decimals
 SERIES = {"fewshot": "few-shot {}", "transfer": "transfer, {}"}  # whose scores are not known beforehand
 MOST_COLUMNS = 12  # of a table that a page is still wide enough for
 SPEED = "data set images/s"  # not views: a method with more of them is slower by its nature

@@ -1,8 +1,8 @@
 """A canvas whose shapes become SVG text, in the page's own font and colours.
 
-No plotting library draws here: a page may hold a hundred drawings, at a tenth of a second each, and its bytes
-would change with the library's version. Nothing in a drawing has an identifier, so any number of them can
-stand in one page.
+No plotting library draws here: a page holds twenty drawings and more, some of which would take a second each,
+and its bytes would change with the library's version. Nothing in a drawing has an identifier, so any number
+of them can stand in one page.
 """
 
 from __future__ import annotations

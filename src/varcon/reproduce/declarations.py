@@ -170,7 +170,7 @@ ARTIFACTS: dict[str, Artifact] = {
                     {"VarCon top-5": VARCON, "SupCon top-5": SUPCON},
                     "knn",
                     {f"K = {k}": (k, f"top5@{k}") for k in NEIGHBOURS},
-                    {"VarCon top-5": {5: 83.88, 80: 83.88}, "SupCon top-5": {5: 83.61, 80: 83.61}},
+                    {f"{name} top-5": values for name, values in paper.NEIGHBOURS_TOP5.items()},
                 ),
             )
         ),
