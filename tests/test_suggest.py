@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -149,6 +150,56 @@ def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
     for flags in (["--data"], ["--out", "runs/x", "--data"], ["--data", "--out", "runs/x"]):
         assert main(["train", *flags]) == 2
         assert "--data needs a folder of images" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_begin_leaves_no_recipe(tmp_path, monkeypatch, capsys):
+    """What its error says can be done, and the same command is then not refused."""
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["--train.epochs", "1", "--train.device", "cpu"]
+    for folder in (".", "other"):
+        (tmp_path / "other/a").mkdir(parents=True, exist_ok=True)
+        assert main(["train", "--data", "pets", "--out", folder, *few]) == 2
+        assert "exists and is not a run" in capsys.readouterr().err
+    broken = tmp_path / "pets/cat/3.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    assert main(["train", "--data", "pets", *few]) == 2
+    assert "3.png cannot be read" in capsys.readouterr().err
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["other", "pets"]
+    broken.unlink()
+    assert main(["train", "--data", "pets", *few]) == 0
+
+
+def test_a_recipe_that_nobody_edited_and_no_run_has_is_chosen_anew(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["--train.epochs", "1", "--train.device", "cpu"]
+    assert main(["train", "--data", "pets", *few]) == 0
+    target = tmp_path / "runs/pets.toml"
+    (tmp_path / "pets/cat/3.png").unlink()
+    assert main(["train", "--data", "pets", *few]) == 2  # the run that is there was begun by it
+    shutil.rmtree(tmp_path / "runs/pets")
+    first = target.read_text()
+    target.write_text(first.replace("19 images", "20 images"))
+    assert main(["train", "--data", "pets", *few]) == 2
+    assert "runs/pets.toml is there already and differs" in capsys.readouterr().err
+    target.write_text(first)
+    assert main(["train", "--data", "pets", *few]) == 0
+    assert "# 18 images of 2 classes" in target.read_text()
+
+
+def test_a_recipe_that_is_edited_while_the_images_are_read_stays(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+
+    def reads(*arguments):
+        (tmp_path / "runs/pets.toml").write_text("mine\n")
+        return load(*arguments)
+
+    monkeypatch.setattr("varcon.run.load", reads)
+    assert main(["train", "--data", "pets", "--train.epochs", "1", "--train.device", "cpu"]) == 2
+    assert "runs/pets.toml is there already and differs" in capsys.readouterr().err
+    assert (tmp_path / "runs/pets.toml").read_text() == "mine\n"
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "mps"])

@@ -57,6 +57,9 @@ from varcon.run_folder import (
 def no_watcher(progress: Progress, row: dict[str, float] | None) -> None: ...
 
 
+def nothing() -> None: ...
+
+
 def train(
     recipe: Recipe[Any] | str | Path,
     out: str | Path | None = None,
@@ -64,12 +67,14 @@ def train(
     watch: Watcher = no_watcher,
     progress: OnProgress | None = None,
     command: str | None = None,
+    begins: Callable[[], None] = nothing,
 ) -> Path:
     """Trains what the recipe says and returns the run's folder.
 
     `out` is the folder, by default runs/ and the recipe's name; one that holds a run is never written
     over. `resume` goes on with the run in it, or begins it where there is none. `watch` is called after
     every step, `progress` while data are read. `command` is noted in the folder as what repeats the run.
+    `begins` is called when the folder is claimed and the data are read, before anything is written there.
     """
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
@@ -84,6 +89,7 @@ def train(
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:
+            begins()
             again = ["varcon", "train", str(folder / "recipe.json"), "--out", f"{folder}-again"]
             command = command or shlex.join(again)
             write_json(folder / "recipe.json", describe(recipe, data, device, command))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ UNEVEN = (
     3  # times as many images in the largest class as in the smallest, from which classes are drawn evenly
 )
 FEW = 5  # images of a class, below which little can be learnt of it
+SEAL = "# As it was chosen:"
 
 
 @dataclass(frozen=True)
@@ -28,9 +30,22 @@ class Suggestion:
     reasons: list[str]  # each a sentence
 
     def as_recipe_file(self, command: str) -> str:
-        """With the command and the reasons at its head."""
+        """With the command and the reasons at its head, and at its end what shows whether it was edited."""
         head = [command, "", *self.reasons]
-        return "".join(f"# {line}".rstrip() + "\n" for line in head) + recipe_to_toml(self.recipe)
+        text = "".join(f"# {line}".rstrip() + "\n" for line in head) + recipe_to_toml(self.recipe)
+        return text + seal(text)
+
+
+def seal(text: str) -> str:
+    """Of all but the command in the first line, which flags change and the choice does not."""
+    digest = hashlib.sha256(text.partition("\n")[2].encode()).hexdigest()[:16]
+    return f"\n{SEAL} {digest}\n"
+
+
+def is_edited(text: str) -> bool:
+    """Whether a recipe file is other than it was written; one that this program did not write is, too."""
+    written = text.rpartition(f"\n{SEAL}")[0]
+    return text != written + seal(written)
 
 
 def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Suggestion:
