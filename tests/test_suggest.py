@@ -37,6 +37,31 @@ def test_a_folder_of_classes_becomes_a_recipe(tmp_path):
     assert (len(data.train), len(data.test)) == (39, 11)
 
 
+def test_what_is_left_out_is_counted(tmp_path):
+    root = make(tmp_path / "pets", {"cat": 6, "dog": 6})
+    (root / "cat/old").mkdir()
+    for number in range(3):
+        (root / f"cat/old/{number}.AVIF").touch()
+        shutil.copy(root / "dog/0.png", root / f"{number}.png")
+    (root / "dog/0.heic").touch()
+    (root / "dog/README").touch()
+    (root / "dog/.DS_Store").touch()
+    reasons = suggest(root, "cpu").reasons
+    assert reasons[1] == "5 files are left out: 3 .avif, 1 .heic and 1 without a suffix."
+    assert reasons[2] == "3 images lie outside the class folders and are left out."
+    root.rename(tmp_path / "train")
+    for number in (1, 2):
+        (tmp_path / f"train/{number}.png").unlink()
+        (tmp_path / f"train/cat/old/{number}.AVIF").unlink()
+    (tmp_path / "train/dog/0.heic").unlink()
+    (tmp_path / "train/dog/README").unlink()
+    reasons = suggest(tmp_path, "cpu").reasons
+    assert reasons[1:3] == [
+        "1 file is left out: 1 .avif.",
+        "1 image lies outside the class folders and is left out.",
+    ]
+
+
 def test_even_classes_with_test_images(tmp_path):
     make(tmp_path / "train", {"a": 9, "b": 9})
     make(tmp_path / "test", {"a": 3, "b": 4})

@@ -12,7 +12,7 @@ from varcon.augment import AugmentSettings
 from varcon.core import InputError, OnProgress
 from varcon.data import DataSettings
 from varcon.data.assemble import available_memory
-from varcon.data.folder import find_images, usual_size, with_held_out
+from varcon.data.folder import find_images, left_out, usual_size, with_held_out
 from varcon.encoders import EncoderSettings, stem_for
 from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
 
@@ -63,7 +63,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
         if found.test_files
         else f"{tests:,} of them held out to judge by, as there is no folder of test images"
     )
-    reasons = [f"{images:,} images of {classes} classes, {split}."]
+    reasons = [f"{images:,} images of {classes} classes, {split}.", *left_out(path)]
 
     size, encoder, why = chosen_encoder(side, images, images + len(found.test_files), device)
     reasons.append(why)

@@ -5,8 +5,10 @@ Where there are no test images, or only path/<class>/*, a share of each class is
 
 from __future__ import annotations
 
+import os
 import statistics
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 # Named, because Pillow would otherwise hand a disguised file to any reader it has, Ghostscript included.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 # In any case of letters; of several test folders the first of these is read.
@@ -143,7 +145,7 @@ def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]
     for folder in class_folders(split):
         if folder.name not in classes:
             raise InputError(f"{folder} is a class without training images: add them to train, or remove it")
-        found = sorted(entry for entry in folder.rglob("*") if is_image(entry) and not hidden(entry, folder))
+        found = images_below(folder)
         if not found:
             raise InputError(f"{folder} holds no image ({' '.join(SUFFIXES)}): add some or remove it")
         files += found
@@ -151,9 +153,48 @@ def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]
     return files, labels
 
 
-def hidden(entry: Path, folder: Path) -> bool:
-    """Whether it lies in a hidden folder within this one, where programs keep small copies."""
-    return any(part.startswith(".") for part in entry.relative_to(folder).parts)
+def left_out(root: Path) -> list[str]:
+    """Sentences on the files among or beside the images that are not read."""
+    splits = [split for split in find_splits(root) if split]
+    folders = [folder for split in splits for folder in class_folders(split)]
+    kinds = Counter(
+        file.suffix.lower() or "without a suffix"
+        for folder in folders
+        for file in files_below(folder)
+        if not is_image(file)
+    )
+    sentences = []
+    if count := kinds.total():
+        named = listed([f"{number:,} {kind}" for kind, number in kinds.most_common()], MOST_NAMED)
+        sentences.append(f"{count:,} file{'s are' if count > 1 else ' is'} left out: {named}.")
+    beside = sum(is_image(entry) for place in {root, *splits} for entry in place.iterdir())
+    if beside:
+        lie = (
+            "s lie outside the class folders and are"
+            if beside > 1
+            else " lies outside the class folders and is"
+        )
+        sentences.append(f"{beside:,} image{lie} left out.")
+    return sentences
+
+
+def images_below(folder: Path) -> list[Path]:
+    """In the order of their paths."""
+    return sorted(file for file in files_below(folder) if is_image(file))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Links to folders are followed, but none upwards, and no folder is looked into twice. What is hidden is
+    left out: programs keep small copies there."""
+    seen = {*folder.resolve().parents}
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = Path(place).resolve()
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(place, name) for name in names if not name.startswith("."))
 
 
 def holds_images(folder: Path) -> bool:
