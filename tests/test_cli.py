@@ -220,6 +220,8 @@ def test_bad_image_folders(here, capsys):
     folder_of_images(here)
     missing = toml(here, "[data]\nname = 'folder'\npath = 'imags'")
     refused(capsys, here, missing, "there is no folder imags", "data.path")
+    (here / "imags").touch()
+    refused(capsys, here, missing, "data.path imags is a file")
     command = folder_recipe(here)
     broken = here / "images/train/bee/2.png"
     whole = broken.read_bytes()

@@ -302,5 +302,23 @@ def test_a_recipe_and_a_folder_at_once(tmp_path, capsys):
 def test_what_cannot_be(tmp_path):
     with pytest.raises(InputError, match="one class alone"):
         suggest(make(tmp_path / "one", {"cat": 3}), "cpu")
-    with pytest.raises(InputError, match="there is no folder"):
-        suggest(tmp_path / "absent", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("data.npz", 'a recipe whose section [data] has name = "npz" and path = "data.npz"'),
+        ("t.csv", "VarConClassifier"),
+        ("x.jpg", "give the folder in which each class has a folder"),
+        ("a.zip", "unpacked if need be"),
+    ],
+)
+def test_a_file_in_place_of_a_folder(tmp_path, monkeypatch, capsys, name, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).touch()
+    assert main(["train", "--data", name, "--train.device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert f"{name} is a file, and --data takes a folder of images: " in error and words in error
+    assert main(["train", "--data", "absent", "--train.device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert f"there is no folder {tmp_path / 'absent'}" in error and "data.path" not in error

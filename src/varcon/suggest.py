@@ -21,6 +21,7 @@ UNEVEN = (
     3  # times as many images in the largest class as in the smallest, from which classes are drawn evenly
 )
 FEW = 5  # images of a class, below which little can be learnt of it
+TABLES = (".csv", ".tsv", ".parquet", ".feather", ".xlsx")
 SEAL = "# As it was chosen:"
 
 
@@ -50,6 +51,7 @@ def is_edited(text: str) -> bool:
 
 def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Suggestion:
     """`device` is cpu or cuda: where there is no GPU, images and encoder are small."""
+    refuse_other_data(path)
     found = find_images(path)
     counts = Counter(found.train_labels)
     images, classes = len(found.train_files), len(found.classes)
@@ -101,6 +103,25 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
     )
     knn = replace(recipe.evaluate.knn, k=min(20, max(1, fewest)))
     return Suggestion(replace(recipe, evaluate=replace(recipe.evaluate, knn=knn)), reasons)
+
+
+def refuse_other_data(path: Path) -> None:
+    """What is no folder, by what may be meant."""
+    if path.is_dir():
+        return
+    if not path.exists():
+        raise InputError(f"there is no folder {path.absolute()}: give --data a folder of images")
+    kind = path.suffix.lower()
+    if kind == ".npz":
+        cure = (
+            f'train by a recipe whose section [data] has name = "npz" and path = "{path}" '
+            "(docs/own-data.md has examples)"
+        )
+    elif kind in TABLES:
+        cure = "for a table there is VarConClassifier, in Python (docs/scikit-learn.md)"
+    else:
+        cure = "give the folder in which each class has a folder of its own, unpacked if need be"
+    raise InputError(f"{path} is a file, and --data takes a folder of images: {cure}")
 
 
 def usual_side(files: list[Path], progress: OnProgress | None) -> int:

@@ -100,6 +100,8 @@ def with_held_out(found: Found, root: Path) -> Found:
 
 
 def find_splits(root: Path) -> tuple[Path, Path | None]:
+    if root.is_file():
+        raise InputError(f"data.path {root} is a file, and data.name folder takes a folder: {LAYOUT}")
     if not root.is_dir():
         raise InputError(f"there is no folder {root}: correct data.path, and unpack the images if need be")
     folders = class_folders(root)
