@@ -237,6 +237,18 @@ def test_bad_image_folders(here, capsys):
     assert main(folder_recipe(here)) == 0  # and once mended it trains
 
 
+def test_a_run_whose_data_lie_elsewhere_says_where_it_looks(here, capsys, monkeypatch):
+    """For a relative path is told from where a command is started."""
+    folder_of_images(here)
+    assert main([*folder_recipe(here), "--out", "w/run"]) == 0
+    monkeypatch.chdir(here / "w")
+    words = (f"the data of run are looked for at {here / 'w/images'}", "lie now with --data.path")
+    refused(capsys, here, ["evaluate", "run"], *words)
+    refused(capsys, here, ["train", "run/recipe.json", "--resume"], *words)
+    assert main(["evaluate", "run", "--only", "centroid", "--data.path", "../images"]) == 0
+    assert main(["train", "run/recipe.json", "--resume", "--data.path", "../images"]) == 0
+
+
 def test_a_label_out_of_range(here, capsys):
     images = np.zeros((8, 8, 8), dtype=np.uint8)
     labels = np.array([0, 1, 2, 0, 1, 2, 0, 7])

@@ -25,7 +25,7 @@ from varcon.core import (
     Progress,
     RunError,
 )
-from varcon.data import load
+from varcon.data import DataSettings, load
 from varcon.encoders.pretrained import start_from
 from varcon.engine.check import check
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
@@ -84,7 +84,7 @@ def train(
         distributed.process_group(pick_device(recipe.train.device)) as device,
         memory_errors(),
     ):
-        data = load(recipe.data, progress)
+        data = data_of(folder, recipe.data, progress)
         begun = (folder / "last.ckpt").exists()
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())
@@ -131,7 +131,7 @@ def evaluate(
         raise InputError(
             f"{folder} was trained on scikit-learn's digits; judge it on another data set: {on_others}"
         )
-    data = load(source, progress)
+    data = data_of(folder, source, progress)
     if not is_trained_on(folder, data):
         raise InputError(
             f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
@@ -181,6 +181,17 @@ def evaluate(
             write_findings(folder, name, results[name], evaluation, data, time.perf_counter() - began)
             found(name, results[name])
     return results
+
+
+def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> Data:
+    """A relative path counts from where a command is started, which need not be where training was."""
+    place = Path(source.path).expanduser()
+    if source.path and not place.exists() and (folder / "recipe.json").exists():
+        raise InputError(
+            f"the data of {folder} are looked for at {place.absolute()}, where nothing is: say where they "
+            "lie now with --data.path"
+        )
+    return load(source, progress)
 
 
 def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
