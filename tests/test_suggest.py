@@ -1,3 +1,4 @@
+import shlex
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from varcon.cli import main
 from varcon.core import InputError
 from varcon.data import load
 from varcon.recipe import load_recipe, recipe_to_dict, recipe_to_toml
-from varcon.suggest import chosen_budget, chosen_encoder, suggest
+from varcon.suggest import chosen_budget, chosen_encoder, chosen_warmup, suggest
 
 
 def make(folder: Path, counts: dict[str, int], side: int = 12) -> Path:
@@ -162,7 +163,7 @@ def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
     assert "19 images of 2 classes, 4 of them held out" in out and "recipe: runs/pets.toml" in out
     assert (tmp_path / "runs/pets/encoder.safetensors").exists()
     text = (tmp_path / "runs/pets.toml").read_text()
-    command = "varcon train runs/pets.toml --train.epochs 1 --train.device cpu"
+    command = "varcon train runs/pets.toml --train.epochs 1 --train.device cpu --train.warmup-epochs 0"
     assert text.startswith(f"# {command}\n#\n# 19 images of 2 classes")
     assert load_recipe("runs/pets.toml").data.path == "pets"
     assert command in (tmp_path / "runs/pets/recipe.json").read_text()
@@ -251,6 +252,24 @@ def test_flags_that_replace_what_was_chosen_are_told(tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):  # a flag that does not exist
         main(["train", "--data", "pets", "--out", "runs/b", "--train.epoch", "1"])
     assert not (tmp_path / "runs/b.toml").exists()
+
+
+def test_a_shorter_training_has_a_shorter_warmup(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["train", "--data", "pets", "--train.device", "cpu", "--train.epochs"]
+    assert main([*few, "2"]) == 0
+    out = capsys.readouterr().out
+    assert "train.warmup_epochs 1.0 instead of 3" in out and "only grows" not in out
+    assert load_recipe("runs/pets/recipe.json").train.warmup_epochs == 1
+    assert load_recipe("runs/pets.toml").train.warmup_epochs == 3
+    command = (tmp_path / "runs/pets.toml").read_text().partition("\n")[0]
+    assert main([*shlex.split(command)[2:], "--resume"]) == 0
+    assert main([*few, "2", "--train.warmup_epochs=3", "--out", "runs/given"]) == 0
+    assert load_recipe("runs/given/recipe.json").train.warmup_epochs == 3
+    out = capsys.readouterr().out
+    assert "train.warmup_epochs is 3, train.epochs 2: the learning rate only grows" in out
+    assert [chosen_warmup(epochs) for epochs in (1, 2, 39, 40, 60)] == [0, 1, 1, 2, 3]
 
 
 def test_the_recipe_lies_beside_the_run(tmp_path, monkeypatch, capsys):

@@ -35,10 +35,12 @@ from varcon.evaluations.transfer import given_targets
 from varcon.files import write_text
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
-from varcon.suggest import is_edited, suggest
+from varcon.suggest import chosen_warmup, is_edited, suggest
 from varcon.terminal import Bar, findings_table, plain_console, score_table
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
+
+WARMUP = "--train.warmup-epochs"
 
 OVERVIEW = """\
 varcon: variational supervised contrastive learning
@@ -123,6 +125,13 @@ def train(arguments: list[str], console: Console) -> None:
         folder = path.parent  # a run's own recipe names the run
     if chosen.resume and not folder.exists():
         console.print(f"there is no {folder} yet: the run begins", soft_wrap=True)
+    epochs, warmup = chosen.settings.train.epochs, chosen.settings.train.warmup_epochs
+    if warmup >= epochs:
+        console.print(
+            f"train.warmup_epochs is {warmup:g}, train.epochs {epochs}: the learning rate only grows; lower "
+            "the first or raise the second",
+            soft_wrap=True,
+        )
     command = train_command(arguments)
     train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console, begins)
     say_next("evaluate", folder, console)
@@ -169,6 +178,11 @@ def with_suggested_recipe(
     with Bar(console, "looking at the images") as bar:
         found = suggest(path, device.partition(":")[0], bar.progress)
     settings = parse_train(found.recipe, arguments).settings
+    sets_warmup = any(a.partition("=")[0].replace("_", "-") == WARMUP for a in rest)
+    if settings.train.epochs < found.recipe.train.epochs and not sets_warmup:
+        # As a flag too: the recipe file keeps what was chosen, and the command at its head repeats the run.
+        arguments += [WARMUP, str(chosen_warmup(settings.train.epochs))]
+        settings = parse_train(found.recipe, arguments).settings
     text = found.as_recipe_file(train_command(arguments))
     refuse_other_recipe(target, text, folder, path, arguments)
     for reason in found.reasons:

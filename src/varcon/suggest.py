@@ -91,7 +91,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
         batch_size=batch_size,
         learning_rate=0.1,
         weight_decay=5e-4,
-        warmup_epochs=max(1, epochs // 20),
+        warmup_epochs=chosen_warmup(epochs),
         precision="bf16" if device == "cuda" else "fp32",
         balanced=balanced,
     )
@@ -142,6 +142,10 @@ def chosen_encoder(side: int, images: int, stored: int, device: str) -> tuple[in
     name = "resnet18" if images < 50_000 else "resnet50"
     why = f"Images are {side} pixels wide or high and are read at {size}; the encoder is a {name}."
     return size, EncoderSettings(name, stem_for(size)), why  # type: ignore[arg-type]
+
+
+def chosen_warmup(epochs: int) -> int:
+    return min(max(1, epochs // 20), epochs - 1)
 
 
 def chosen_budget(images: int, classes: int, device: str) -> tuple[int, int, str]:
