@@ -88,6 +88,23 @@ def test_embed_writes_vectors_with_paths_and_labels(here, data, model, capsys):
         assert "labels" not in found
 
 
+def test_embed_labels_images_as_training_does(here):
+    for place in (
+        "a/cat/1.png",
+        "a/dog/2023/may/2.png",
+        "a/3.png",
+        "b/Train/dog/may/4.png",
+        "b/val/cat/5.png",
+    ):
+        (here / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile("zoo/plain.png", place)
+    for folder, wanted in (("a", ["", "cat", "dog"]), ("b", ["dog", "cat"])):
+        assert main(["embed", "run", folder, "-o", "vectors.npz"]) == 0
+        with np.load("vectors.npz") as found:
+            assert found["labels"].tolist() == wanted
+    assert main(["embed", "run", "a/cat/1.png", "-o", "vectors.npz"]) == 0
+
+
 def test_a_name_that_is_not_utf_8_is_written_byte_by_byte(here):
     odd = "caf\u00e9.png".encode("latin-1")
     name = os.fsdecode(odd)

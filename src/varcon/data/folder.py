@@ -155,6 +155,14 @@ def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]
     return files, labels
 
 
+def class_of(file: Path, root: Path) -> str:
+    """By its place in a folder of images, as training reads it; none for an image beside the classes."""
+    parts = file.relative_to(root).parts[:-1]
+    if len(parts) > 1 and parts[0].lower() in (*TRAIN_NAMES, *TEST_NAMES):
+        parts = parts[1:]
+    return parts[0] if parts else ""
+
+
 def left_out(root: Path) -> list[str]:
     """Sentences on the files among or beside the images that are not read."""
     splits = [split for split in find_splits(root) if split]
