@@ -57,6 +57,10 @@ def test_predictions_as_json_and_csv(here, model, capsys):
     assert main(["predict", "run", "zoo", "--csv", "-", "--top", "2"]) == 1
     assert capsys.readouterr().out == (here / "out.csv").read_text()
     objects = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
+    assert main(["predict", "run", "zoo", "--json", "out.json", "--top", "2"]) == 1
+    assert json.loads((here / "out.json").read_text()) == objects
+    assert main(["predict", "run", "zoo/plain.png", "--json", "out.json"]) == 0
+    assert len(json.loads((here / "out.json").read_text())) == 1
     rows = list(csv.DictReader(io.StringIO((here / "out.csv").read_text())))
     assert [one["path"] for one in objects] == [row["path"] for row in rows] == names
     for file, one, row in zip(files, objects, rows, strict=True):

@@ -40,7 +40,7 @@ class Predict:
     neighbours: int = 3
     """how many of the nearest training images to show"""
     json: str | None = None
-    """a .json or .jsonl file to write instead, one JSON object a line; - for standard output"""
+    """a file to write instead: .json a list, .jsonl an object a line; - for such lines on standard output"""
     csv: str | None = None
     """a .csv file to write instead, as a table; - for standard output"""
     data_path: DataPath = None
