@@ -416,6 +416,16 @@ def test_decompression_bomb(root: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load_folder(str(root))
 
 
+def test_12_bits_in_a_16_bit_file_are_warned_of_once(root: Path) -> None:
+    grey = noise(6, 6)[..., 0].astype(np.uint16)
+    dim = [save(root / "train" / name / "7.png", grey * 16) for name in ("ant", "bee")]
+    save(root / "train" / "ant" / "8.png", np.full((6, 6), 8192, np.uint16))
+    with pytest.warns(UserWarning) as caught:
+        assert len(load_folder(str(root)).train) == 9
+    (told,) = caught
+    assert str(told.message).startswith(f"{dim[0]} and {dim[1]}: the upper 8 of 16 bits are read")
+
+
 def test_32_bit_image(root: Path) -> None:
     save(root / "train" / "ant" / "4.tif", np.zeros((6, 6), np.float32))
     with pytest.raises(InputError, match=r"4\.tif cannot be read .*32 bits.* save it with 8"):

@@ -39,7 +39,8 @@ HELD_OUT = 0.2  # share of each class that stands in for test images where there
 LARGEST_DEFAULT = 224
 CHUNK = 16  # images per task: few enough to stop soon after an error
 MOST_NAMED = 20  # of the files that cannot be read
-FEW_NAMED = 3  # of folders
+FEW_NAMED = 3  # of folders, and of files that can be read but are odd
+DIM = 8192  # a 16-bit image below this, an eighth of its range, may be one of 12 bits
 
 
 def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
@@ -228,11 +229,21 @@ def decode(
 ) -> Tensor:
     images = torch.empty((len(files), 3, size, size), dtype=torch.uint8)
     array = images.numpy()
+    dim: list[int] = []
 
     def write_square(i: int, image: Image.Image) -> None:
+        if image.mode.startswith("I;16") and np.asarray(image).max(initial=0) < DIM:
+            dim.append(i)
         array[i] = square(image, size).transpose(2, 0, 1)
 
     with_images(files, write_square, "decoding images", progress, workers)
+    if dim:
+        warnings.warn(
+            f"{listed([str(files[i]) for i in sorted(dim)], FEW_NAMED)}: the upper 8 of 16 bits are read, "
+            f"and none of their values reaches {DIM}, so that few tones are left; scale them to 0..65535 if "
+            "that is not their range",
+            stacklevel=2,
+        )
     return images
 
 
