@@ -228,6 +228,17 @@ def test_a_recipe_that_is_edited_while_the_images_are_read_stays(tmp_path, monke
     assert (tmp_path / "runs/pets.toml").read_text() == "mine\n"
 
 
+def test_a_run_is_put_into_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    assert main(["train", "--data", "pets", "--out=~/run", "--train.epochs=1", "--train.device=cpu"]) == 0
+    assert (tmp_path / "home/run.toml").exists() and (tmp_path / "home/run/encoder.safetensors").exists()
+    assert main(["report", "home/run", "--out=~/page.html"]) == 0
+    assert (tmp_path / "home/page.html").exists()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["home", "pets"]
+
+
 @pytest.mark.parametrize("device", ["cuda:99", "mps"])
 def test_a_device_that_is_not_there_leaves_nothing_behind(tmp_path, monkeypatch, capsys, device):
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic
@@ -179,4 +180,8 @@ class Demo:
 
 
 def parse(kind: Any, verb: str, arguments: list[str], **defaults: Any) -> Any:
-    return tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)
+    chosen = tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)
+    if getattr(chosen, "out", None):
+        with suppress(RuntimeError):  # of a user who is not there
+            chosen.out = chosen.out.expanduser()  # which a shell does not do in --out=~/runs
+    return chosen

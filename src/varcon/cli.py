@@ -166,7 +166,7 @@ def with_suggested_recipe(
             f"train by the recipe on these images with --data.name folder --data.path {shlex.quote(data)}"
         )
     out = take_flag("--out", rest)[0]
-    folder = Path(out) if out else run_folder.RUNS / path.resolve().name
+    folder = Path(out).expanduser() if out else run_folder.RUNS / path.resolve().name
     if folder.resolve().is_relative_to(path.resolve()):
         raise InputError(
             f"the run's folder {folder} would lie inside the folder of images {path}; start from another "
