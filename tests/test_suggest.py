@@ -237,6 +237,7 @@ def test_a_run_is_put_into_the_home_folder(tmp_path, monkeypatch):
     assert main(["report", "home/run", "--out=~/page.html"]) == 0
     assert (tmp_path / "home/page.html").exists()
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["home", "pets"]
+    assert main(["train", "--data", "pets", "--out=~nobody-here/run", "--train.device=none"]) == 2
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "mps"])

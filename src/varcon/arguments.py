@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic
@@ -182,6 +181,13 @@ class Demo:
 def parse(kind: Any, verb: str, arguments: list[str], **defaults: Any) -> Any:
     chosen = tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)
     if getattr(chosen, "out", None):
-        with suppress(RuntimeError):  # of a user who is not there
-            chosen.out = chosen.out.expanduser()  # which a shell does not do in --out=~/runs
+        chosen.out = from_home(chosen.out)
     return chosen
+
+
+def from_home(out: Path) -> Path:
+    """Which a shell does not see to in --out=~/runs; the name of a user who is not there stays as it is."""
+    try:
+        return out.expanduser()
+    except RuntimeError:
+        return out

@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 
 from varcon import run, run_folder
-from varcon.arguments import Demo, Download, Evaluate, Report, Train, parse
+from varcon.arguments import Demo, Download, Evaluate, Report, Train, from_home, parse
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
 from varcon.encoders import FOR_VECTORS
@@ -166,7 +166,7 @@ def with_suggested_recipe(
             f"train by the recipe on these images with --data.name folder --data.path {shlex.quote(data)}"
         )
     out = take_flag("--out", rest)[0]
-    folder = Path(out).expanduser() if out else run_folder.RUNS / path.resolve().name
+    folder = from_home(Path(out)) if out else run_folder.RUNS / path.resolve().name
     if folder.resolve().is_relative_to(path.resolve()):
         raise InputError(
             f"the run's folder {folder} would lie inside the folder of images {path}; start from another "
