@@ -220,6 +220,8 @@ def test_bad_image_folders(here, capsys):
     folder_of_images(here)
     missing = toml(here, "[data]\nname = 'folder'\npath = 'imags'")
     refused(capsys, here, missing, "there is no folder imags", "data.path")
+    (here / "imags").touch()
+    refused(capsys, here, missing, "data.path imags is a file")
     command = folder_recipe(here)
     broken = here / "images/train/bee/2.png"
     whole = broken.read_bytes()
@@ -233,6 +235,18 @@ def test_bad_image_folders(here, capsys):
         capsys, here, toml(here, "[data]\nname = 'cifar100'\npath = 'c'"), "varcon download cifar100 --to c"
     )
     assert main(folder_recipe(here)) == 0  # and once mended it trains
+
+
+def test_a_run_whose_data_lie_elsewhere_says_where_it_looks(here, capsys, monkeypatch):
+    """For a relative path is told from where a command is started."""
+    folder_of_images(here)
+    assert main([*folder_recipe(here), "--out", "w/run"]) == 0
+    monkeypatch.chdir(here / "w")
+    words = (f"the data of run are looked for at {here / 'w/images'}", "lie now with --data.path")
+    refused(capsys, here, ["evaluate", "run"], *words)
+    refused(capsys, here, ["train", "run/recipe.json", "--resume"], *words)
+    assert main(["evaluate", "run", "--only", "centroid", "--data.path", "../images"]) == 0
+    assert main(["train", "run/recipe.json", "--resume", "--data.path", "../images"]) == 0
 
 
 def test_a_label_out_of_range(here, capsys):

@@ -1,3 +1,5 @@
+import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ from varcon.cli import main
 from varcon.core import InputError
 from varcon.data import load
 from varcon.recipe import load_recipe, recipe_to_dict, recipe_to_toml
-from varcon.suggest import chosen_budget, chosen_encoder, suggest
+from varcon.suggest import chosen_budget, chosen_encoder, chosen_warmup, suggest
 
 
 def make(folder: Path, counts: dict[str, int], side: int = 12) -> Path:
@@ -34,6 +36,31 @@ def test_a_folder_of_classes_becomes_a_recipe(tmp_path):
     assert "Fewer than 5 images: newt." in text
     data = load(recipe.data)
     assert (len(data.train), len(data.test)) == (39, 11)
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    root = make(tmp_path / "pets", {"cat": 6, "dog": 6})
+    (root / "cat/old").mkdir()
+    for number in range(3):
+        (root / f"cat/old/{number}.AVIF").touch()
+        shutil.copy(root / "dog/0.png", root / f"{number}.png")
+    (root / "dog/0.heic").touch()
+    (root / "dog/README").touch()
+    (root / "dog/.DS_Store").touch()
+    reasons = suggest(root, "cpu").reasons
+    assert reasons[1] == "5 files are left out: 3 .avif, 1 .heic and 1 without a suffix."
+    assert reasons[2] == "3 images lie outside the class folders and are left out."
+    root.rename(tmp_path / "train")
+    for number in (1, 2):
+        (tmp_path / f"train/{number}.png").unlink()
+        (tmp_path / f"train/cat/old/{number}.AVIF").unlink()
+    (tmp_path / "train/dog/0.heic").unlink()
+    (tmp_path / "train/dog/README").unlink()
+    reasons = suggest(tmp_path, "cpu").reasons
+    assert reasons[1:3] == [
+        "1 file is left out: 1 .avif.",
+        "1 image lies outside the class folders and is left out.",
+    ]
 
 
 def test_even_classes_with_test_images(tmp_path):
@@ -136,7 +163,7 @@ def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
     assert "19 images of 2 classes, 4 of them held out" in out and "recipe: runs/pets.toml" in out
     assert (tmp_path / "runs/pets/encoder.safetensors").exists()
     text = (tmp_path / "runs/pets.toml").read_text()
-    command = "varcon train runs/pets.toml --train.epochs 1 --train.device cpu"
+    command = "varcon train runs/pets.toml --train.epochs 1 --train.device cpu --train.warmup-epochs 0"
     assert text.startswith(f"# {command}\n#\n# 19 images of 2 classes")
     assert load_recipe("runs/pets.toml").data.path == "pets"
     assert command in (tmp_path / "runs/pets/recipe.json").read_text()
@@ -149,6 +176,68 @@ def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
     for flags in (["--data"], ["--out", "runs/x", "--data"], ["--data", "--out", "runs/x"]):
         assert main(["train", *flags]) == 2
         assert "--data needs a folder of images" in capsys.readouterr().err
+
+
+def test_a_run_that_cannot_begin_leaves_no_recipe(tmp_path, monkeypatch, capsys):
+    """What its error says can be done, and the same command is then not refused."""
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["--train.epochs", "1", "--train.device", "cpu"]
+    for folder in (".", "other"):
+        (tmp_path / "other/a").mkdir(parents=True, exist_ok=True)
+        assert main(["train", "--data", "pets", "--out", folder, *few]) == 2
+        assert "exists and is not a run" in capsys.readouterr().err
+    broken = tmp_path / "pets/cat/3.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    assert main(["train", "--data", "pets", *few]) == 2
+    assert "3.png cannot be read" in capsys.readouterr().err
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["other", "pets"]
+    broken.unlink()
+    assert main(["train", "--data", "pets", *few]) == 0
+
+
+def test_a_recipe_that_nobody_edited_and_no_run_has_is_chosen_anew(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["--train.epochs", "1", "--train.device", "cpu"]
+    assert main(["train", "--data", "pets", *few]) == 0
+    target = tmp_path / "runs/pets.toml"
+    (tmp_path / "pets/cat/3.png").unlink()
+    assert main(["train", "--data", "pets", *few]) == 2  # the run that is there was begun by it
+    shutil.rmtree(tmp_path / "runs/pets")
+    first = target.read_text()
+    target.write_text(first.replace("19 images", "20 images"))
+    assert main(["train", "--data", "pets", *few]) == 2
+    assert "runs/pets.toml is there already and differs" in capsys.readouterr().err
+    target.write_text(first)
+    assert main(["train", "--data", "pets", *few]) == 0
+    assert "# 18 images of 2 classes" in target.read_text()
+
+
+def test_a_recipe_that_is_edited_while_the_images_are_read_stays(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+
+    def reads(*arguments):
+        (tmp_path / "runs/pets.toml").write_text("mine\n")
+        return load(*arguments)
+
+    monkeypatch.setattr("varcon.run.load", reads)
+    assert main(["train", "--data", "pets", "--train.epochs", "1", "--train.device", "cpu"]) == 2
+    assert "runs/pets.toml is there already and differs" in capsys.readouterr().err
+    assert (tmp_path / "runs/pets.toml").read_text() == "mine\n"
+
+
+def test_a_run_is_put_into_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    assert main(["train", "--data", "pets", "--out=~/run", "--train.epochs=1", "--train.device=cpu"]) == 0
+    assert (tmp_path / "home/run.toml").exists() and (tmp_path / "home/run/encoder.safetensors").exists()
+    assert main(["report", "home/run", "--out=~/page.html"]) == 0
+    assert (tmp_path / "home/page.html").exists()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["home", "pets"]
+    assert main(["train", "--data", "pets", "--out=~nobody-here/run", "--train.device=none"]) == 2
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "mps"])
@@ -175,6 +264,24 @@ def test_flags_that_replace_what_was_chosen_are_told(tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):  # a flag that does not exist
         main(["train", "--data", "pets", "--out", "runs/b", "--train.epoch", "1"])
     assert not (tmp_path / "runs/b.toml").exists()
+
+
+def test_a_shorter_training_has_a_shorter_warmup(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    few = ["train", "--data", "pets", "--train.device", "cpu", "--train.epochs"]
+    assert main([*few, "2"]) == 0
+    out = capsys.readouterr().out
+    assert "train.warmup_epochs 1.0 instead of 3" in out and "only grows" not in out
+    assert load_recipe("runs/pets/recipe.json").train.warmup_epochs == 1
+    assert load_recipe("runs/pets.toml").train.warmup_epochs == 3
+    command = (tmp_path / "runs/pets.toml").read_text().partition("\n")[0]
+    assert main([*shlex.split(command)[2:], "--resume"]) == 0
+    assert main([*few, "2", "--train.warmup_epochs=3", "--out", "runs/given"]) == 0
+    assert load_recipe("runs/given/recipe.json").train.warmup_epochs == 3
+    out = capsys.readouterr().out
+    assert "train.warmup_epochs is 3, train.epochs 2: the learning rate only grows" in out
+    assert [chosen_warmup(epochs) for epochs in (1, 2, 39, 40, 60)] == [0, 1, 1, 2, 3]
 
 
 def test_the_recipe_lies_beside_the_run(tmp_path, monkeypatch, capsys):
@@ -226,5 +333,23 @@ def test_a_recipe_and_a_folder_at_once(tmp_path, capsys):
 def test_what_cannot_be(tmp_path):
     with pytest.raises(InputError, match="one class alone"):
         suggest(make(tmp_path / "one", {"cat": 3}), "cpu")
-    with pytest.raises(InputError, match="there is no folder"):
-        suggest(tmp_path / "absent", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("data.npz", 'a recipe whose section [data] has name = "npz" and path = "data.npz"'),
+        ("t.csv", "VarConClassifier"),
+        ("x.jpg", "give the folder in which each class has a folder"),
+        ("a.zip", "unpacked if need be"),
+    ],
+)
+def test_a_file_in_place_of_a_folder(tmp_path, monkeypatch, capsys, name, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).touch()
+    assert main(["train", "--data", name, "--train.device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert f"{name} is a file, and --data takes a folder of images: " in error and words in error
+    assert main(["train", "--data", "absent", "--train.device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert f"there is no folder {tmp_path / 'absent'}" in error and "data.path" not in error

@@ -56,6 +56,17 @@ def test_every_combination_has_its_recipe_and_label():
     assert folder_name("temperature 0.05, epochs 1") == "temperature-0.05-epochs-1"
 
 
+def test_a_setting_without_its_section_is_suggested_with_it():
+    for name, meant in (
+        ("temperature", "method.temperature"),
+        ("epochs", "train.epochs or evaluate.linear.epochs"),
+    ):
+        with pytest.raises(InputError, match=rf"no setting '{name}'; did you mean .*{meant}"):
+            combinations(load_recipe(DIGITS), {name: [1, 2]})
+    with pytest.raises(InputError, match="a recipe has no setting 'nonsense'; settings: "):
+        combinations(load_recipe(DIGITS), {"nonsense": [1, 2]})
+
+
 def test_values_that_differ_in_the_seventh_digit_are_two():
     recipes = combinations(load_recipe(DIGITS), parse_grid(["train.learning_rate=0.1234567,0.1234568,1e-5"]))
     assert {label: recipe.train.learning_rate for label, recipe in recipes.items()} == {

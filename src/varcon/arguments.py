@@ -179,4 +179,15 @@ class Demo:
 
 
 def parse(kind: Any, verb: str, arguments: list[str], **defaults: Any) -> Any:
-    return tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)
+    chosen = tyro.cli(kind, args=arguments, prog=f"varcon {verb}", **defaults)
+    if getattr(chosen, "out", None):
+        chosen.out = from_home(chosen.out)
+    return chosen
+
+
+def from_home(out: Path) -> Path:
+    """Which a shell does not see to in --out=~/runs; the name of a user who is not there stays as it is."""
+    try:
+        return out.expanduser()
+    except RuntimeError:
+        return out

@@ -19,7 +19,7 @@ import tyro
 from rich.console import Console
 
 from varcon import run, run_folder
-from varcon.arguments import Demo, Download, Evaluate, Report, Train, parse
+from varcon.arguments import Demo, Download, Evaluate, Report, Train, from_home, parse
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
 from varcon.encoders import FOR_VECTORS
@@ -35,10 +35,12 @@ from varcon.evaluations.transfer import given_targets
 from varcon.files import write_text
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
-from varcon.suggest import suggest
+from varcon.suggest import chosen_warmup, is_edited, suggest
 from varcon.terminal import Bar, findings_table, hardest_table, plain_console, score_table
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
+
+WARMUP = "--train.warmup-epochs"
 
 OVERVIEW = """\
 varcon: variational supervised contrastive learning
@@ -103,9 +105,10 @@ def say(error: object, code: int) -> int:
 
 
 def train(arguments: list[str], console: Console) -> None:
+    begins: Callable[[], None] = run.nothing
     wants_help = any(a in ("-h", "--help") for a in arguments)
     if any(a.partition("=")[0] == "--data" for a in arguments) and not wants_help:
-        recipe, arguments = with_suggested_recipe(arguments, console)
+        recipe, arguments, begins = with_suggested_recipe(arguments, console)
     elif arguments and not arguments[0].startswith("-"):
         recipe = load_recipe(arguments[0])
     elif wants_help:
@@ -122,8 +125,15 @@ def train(arguments: list[str], console: Console) -> None:
         folder = path.parent  # a run's own recipe names the run
     if chosen.resume and not folder.exists():
         console.print(f"there is no {folder} yet: the run begins", soft_wrap=True)
+    epochs, warmup = chosen.settings.train.epochs, chosen.settings.train.warmup_epochs
+    if warmup >= epochs:
+        console.print(
+            f"train.warmup_epochs is {warmup:g}, train.epochs {epochs}: the learning rate only grows; lower "
+            "the first or raise the second",
+            soft_wrap=True,
+        )
     command = train_command(arguments)
-    train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console)
+    train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console, begins)
     say_next("evaluate", folder, console)
 
 
@@ -141,9 +151,11 @@ def train_command(arguments: list[str]) -> str:
     return shlex.join([*launcher(), "train", *(a for a in arguments if a != "--resume")])
 
 
-def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recipe[Any], list[str]]:
-    """A recipe that is chosen for the folder of --data and written, to be edited; and the arguments with
-    the written file in place of the folder."""
+def with_suggested_recipe(
+    arguments: list[str], console: Console
+) -> tuple[Recipe[Any], list[str], Callable[[], None]]:
+    """A recipe that is chosen for the folder of --data; the arguments with a recipe file in place of the
+    folder; and what writes this file, to be edited, once the run begins: one that cannot leaves none."""
     data, rest = take_flag("--data", arguments)
     if not data or data.startswith("--"):
         raise InputError("--data needs a folder of images, for example: varcon train --data photos")
@@ -154,7 +166,7 @@ def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recip
             f"train by the recipe on these images with --data.name folder --data.path {shlex.quote(data)}"
         )
     out = take_flag("--out", rest)[0]
-    folder = Path(out) if out else run_folder.RUNS / path.resolve().name
+    folder = from_home(Path(out)) if out else run_folder.RUNS / path.resolve().name
     if folder.resolve().is_relative_to(path.resolve()):
         raise InputError(
             f"the run's folder {folder} would lie inside the folder of images {path}; start from another "
@@ -166,20 +178,27 @@ def with_suggested_recipe(arguments: list[str], console: Console) -> tuple[Recip
     with Bar(console, "looking at the images") as bar:
         found = suggest(path, device.partition(":")[0], bar.progress)
     settings = parse_train(found.recipe, arguments).settings
+    sets_warmup = any(a.partition("=")[0].replace("_", "-") == WARMUP for a in rest)
+    if settings.train.epochs < found.recipe.train.epochs and not sets_warmup:
+        # As a flag too: the recipe file keeps what was chosen, and the command at its head repeats the run.
+        arguments += [WARMUP, str(chosen_warmup(settings.train.epochs))]
+        settings = parse_train(found.recipe, arguments).settings
     text = found.as_recipe_file(train_command(arguments))
-    if target.exists():
-        refuse_other_recipe(target, text, path, arguments)
+    refuse_other_recipe(target, text, folder, path, arguments)
     for reason in found.reasons:
         console.print(f"  {reason}", soft_wrap=True)
     changed = differences(recipe_to_dict(found.recipe), recipe_to_dict(settings))
     if changed:
         told = ", ".join(f"{name} {ours} instead of {chosen}" for name, (chosen, ours) in changed.items())
         console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True)
-    if PROCESS == "0" and not (target.exists() and folder.exists()):  # its head tells how a run was begun
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_text(target, text)
-    console.print(f"recipe: {target} (edit it, and train again with another --out)", soft_wrap=True)
-    return found.recipe, arguments
+
+    def write() -> None:
+        refuse_other_recipe(target, text, folder, path, arguments)  # edited while the images were read
+        if not (target.exists() and (folder / "recipe.json").exists()):  # its head tells how a run was begun
+            write_text(target, text)
+        console.print(f"recipe: {target} (edit it, and train again with another --out)", soft_wrap=True)
+
+    return found.recipe, arguments, write
 
 
 def take_flag(flag: str, arguments: list[str]) -> tuple[str | None, list[str]]:
@@ -195,8 +214,11 @@ def take_flag(flag: str, arguments: list[str]) -> tuple[str | None, list[str]]:
     return value, rest
 
 
-def refuse_other_recipe(target: Path, text: str, images: Path, arguments: list[str]) -> None:
-    """A recipe file may be the user's work: it stays unless it is what was chosen, whatever the flags."""
+def refuse_other_recipe(target: Path, text: str, folder: Path, images: Path, arguments: list[str]) -> None:
+    """A recipe file may be the user's work: it stays unless it is what was chosen, whatever the flags, or
+    was chosen for these images, was not edited and has no run."""
+    if not target.exists():
+        return
     there = target.read_text(encoding="utf-8")
     if there.partition("\n")[2] == text.partition("\n")[2]:  # all but the command
         return
@@ -209,6 +231,8 @@ def refuse_other_recipe(target: Path, text: str, images: Path, arguments: list[s
             f"{target} is there already and is for the images of {of or 'another data set'}, "
             f"not of {images}; give these a run of another name with --out FOLDER"
         )
+    if not is_edited(there) and not (folder / "recipe.json").exists():
+        return
     raise InputError(
         f"{target} is there already and differs from what would be chosen now; train by it with "
         f"`{shlex.join([*launcher(), 'train', *arguments])}`, or remove it"
@@ -223,11 +247,17 @@ def launcher() -> list[str]:
 
 
 def train_with_bar(
-    recipe: Recipe[Any], folder: Path, resume: bool, command: str, to_continue: str, console: Console
+    recipe: Recipe[Any],
+    folder: Path,
+    resume: bool,
+    command: str,
+    to_continue: str,
+    console: Console,
+    begins: Callable[[], None] = run.nothing,
 ) -> None:
     with Bar(console, f"training {folder.name}") as bar:
         try:
-            run.train(recipe, folder, resume, bar.step, bar.progress, command)
+            run.train(recipe, folder, resume, bar.step, bar.progress, command, begins)
             how = json.loads((folder / "recipe.json").read_text(encoding="utf-8")).get("steps", "")
             bar.note(f"trained {folder}" + (f"; steps ran as {how}" if "no GPU" not in how else ""))
         except Interrupted as error:

@@ -25,7 +25,7 @@ from varcon.core import (
     Progress,
     RunError,
 )
-from varcon.data import load
+from varcon.data import DataSettings, load
 from varcon.encoders.pretrained import start_from
 from varcon.engine.check import check
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
@@ -57,6 +57,9 @@ from varcon.run_folder import (
 def no_watcher(progress: Progress, row: dict[str, float] | None) -> None: ...
 
 
+def nothing() -> None: ...
+
+
 def train(
     recipe: Recipe[Any] | str | Path,
     out: str | Path | None = None,
@@ -64,12 +67,14 @@ def train(
     watch: Watcher = no_watcher,
     progress: OnProgress | None = None,
     command: str | None = None,
+    begins: Callable[[], None] = nothing,
 ) -> Path:
     """Trains what the recipe says and returns the run's folder.
 
     `out` is the folder, by default runs/ and the recipe's name; one that holds a run is never written
     over. `resume` goes on with the run in it, or begins it where there is none. `watch` is called after
     every step, `progress` while data are read. `command` is noted in the folder as what repeats the run.
+    `begins` is called when the folder is claimed and the data are read, before anything is written there.
     """
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
@@ -79,7 +84,7 @@ def train(
         distributed.process_group(pick_device(recipe.train.device)) as device,
         memory_errors(),
     ):
-        data = load(recipe.data, progress)
+        data = data_of(folder, recipe.data, progress)
         begun = (folder / "last.ckpt").exists()
         if begun and not is_trained_on(folder, data, by_labels=True):
             raise InputError(
@@ -89,6 +94,7 @@ def train(
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())
         if distributed.is_main() and not begun:
+            begins()
             again = ["varcon", "train", str(folder / "recipe.json"), "--out", f"{folder}-again"]
             command = command or shlex.join(again)
             write_json(folder / "recipe.json", describe(recipe, data, device, command))
@@ -130,7 +136,7 @@ def evaluate(
         raise InputError(
             f"{folder} was trained on scikit-learn's digits; judge it on another data set: {on_others}"
         )
-    data = load(source, progress)
+    data = data_of(folder, source, progress)
     if not is_trained_on(folder, data):
         raise InputError(
             f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
@@ -180,6 +186,17 @@ def evaluate(
             write_findings(folder, name, results[name], evaluation, data, time.perf_counter() - began)
             found(name, results[name])
     return results
+
+
+def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> Data:
+    """A relative path counts from where a command is started, which need not be where training was."""
+    place = Path(source.path).expanduser()
+    if source.path and not place.exists() and (folder / "recipe.json").exists():
+        raise InputError(
+            f"the data of {folder} are looked for at {place.absolute()}, where nothing is: say where they "
+            "lie now with --data.path"
+        )
+    return load(source, progress)
 
 
 def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

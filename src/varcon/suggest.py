@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from varcon.augment import AugmentSettings
 from varcon.core import InputError, OnProgress
 from varcon.data import DataSettings
 from varcon.data.assemble import available_memory
-from varcon.data.folder import find_images, usual_size, with_held_out
+from varcon.data.folder import find_images, left_out, usual_size, with_held_out
 from varcon.encoders import EncoderSettings, stem_for
 from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
 
@@ -20,6 +21,8 @@ UNEVEN = (
     3  # times as many images in the largest class as in the smallest, from which classes are drawn evenly
 )
 FEW = 5  # images of a class, below which little can be learnt of it
+TABLES = (".csv", ".tsv", ".parquet", ".feather", ".xlsx")
+SEAL = "# As it was chosen:"
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,27 @@ class Suggestion:
     reasons: list[str]  # each a sentence
 
     def as_recipe_file(self, command: str) -> str:
-        """With the command and the reasons at its head."""
+        """With the command and the reasons at its head, and at its end what shows whether it was edited."""
         head = [command, "", *self.reasons]
-        return "".join(f"# {line}".rstrip() + "\n" for line in head) + recipe_to_toml(self.recipe)
+        text = "".join(f"# {line}".rstrip() + "\n" for line in head) + recipe_to_toml(self.recipe)
+        return text + seal(text)
+
+
+def seal(text: str) -> str:
+    """Of all but the command in the first line, which flags change and the choice does not."""
+    digest = hashlib.sha256(text.partition("\n")[2].encode()).hexdigest()[:16]
+    return f"\n{SEAL} {digest}\n"
+
+
+def is_edited(text: str) -> bool:
+    """Whether a recipe file is other than it was written; one that this program did not write is, too."""
+    written = text.rpartition(f"\n{SEAL}")[0]
+    return text != written + seal(written)
 
 
 def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Suggestion:
     """`device` is cpu or cuda: where there is no GPU, images and encoder are small."""
+    refuse_other_data(path)
     found = find_images(path)
     counts = Counter(found.train_labels)
     images, classes = len(found.train_files), len(found.classes)
@@ -48,7 +65,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
         if found.test_files
         else f"{tests:,} of them held out to judge by, as there is no folder of test images"
     )
-    reasons = [f"{images:,} images of {classes} classes, {split}."]
+    reasons = [f"{images:,} images of {classes} classes, {split}.", *left_out(path)]
 
     size, encoder, why = chosen_encoder(side, images, images + len(found.test_files), device)
     reasons.append(why)
@@ -74,7 +91,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
         batch_size=batch_size,
         learning_rate=0.1,
         weight_decay=5e-4,
-        warmup_epochs=max(1, epochs // 20),
+        warmup_epochs=chosen_warmup(epochs),
         precision="bf16" if device == "cuda" else "fp32",
         balanced=balanced,
     )
@@ -86,6 +103,25 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
     )
     knn = replace(recipe.evaluate.knn, k=min(20, max(1, fewest)))
     return Suggestion(replace(recipe, evaluate=replace(recipe.evaluate, knn=knn)), reasons)
+
+
+def refuse_other_data(path: Path) -> None:
+    """What is no folder, by what may be meant."""
+    if path.is_dir():
+        return
+    if not path.exists():
+        raise InputError(f"there is no folder {path.absolute()}: give --data a folder of images")
+    kind = path.suffix.lower()
+    if kind == ".npz":
+        cure = (
+            f'train by a recipe whose section [data] has name = "npz" and path = "{path}" '
+            "(docs/own-data.md has examples)"
+        )
+    elif kind in TABLES:
+        cure = "for a table there is VarConClassifier, in Python (docs/scikit-learn.md)"
+    else:
+        cure = "give the folder in which each class has a folder of its own, unpacked if need be"
+    raise InputError(f"{path} is a file, and --data takes a folder of images: {cure}")
 
 
 def usual_side(files: list[Path], progress: OnProgress | None) -> int:
@@ -106,6 +142,10 @@ def chosen_encoder(side: int, images: int, stored: int, device: str) -> tuple[in
     name = "resnet18" if images < 50_000 else "resnet50"
     why = f"Images are {side} pixels wide or high and are read at {size}; the encoder is a {name}."
     return size, EncoderSettings(name, stem_for(size)), why  # type: ignore[arg-type]
+
+
+def chosen_warmup(epochs: int) -> int:
+    return min(max(1, epochs // 20), epochs - 1)
 
 
 def chosen_budget(images: int, classes: int, device: str) -> tuple[int, int, str]:

@@ -60,6 +60,7 @@ def combinations(base: Recipe[Any], grid: Grid) -> dict[str, Recipe[Any]]:
         chosen = dict(zip(grid, values, strict=True))
         settings = recipe_to_dict(base)
         for name, value in chosen.items():
+            refuse_bare_name(name, settings)
             place = settings
             *sections, last = name.split(".")
             for section in sections:
@@ -75,6 +76,23 @@ def combinations(base: Recipe[Any], grid: Grid) -> dict[str, Recipe[Any]]:
             raise InputError(f"--set gives {label} twice; give each value once")
         recipes[label or base.method_name] = recipe_from_dict(settings)
     return recipes
+
+
+def refuse_bare_name(name: str, settings: dict[str, Any]) -> None:
+    """A setting without its section, where some section has one of this name."""
+    meant = [place for place in dotted_names(settings) if place.endswith(f".{name}")]
+    if name not in settings and "." not in name and meant:
+        raise InputError(f"there is no setting {name!r}; did you mean {' or '.join(meant)}?")
+
+
+def dotted_names(settings: dict[str, Any], prefix: str = "") -> list[str]:
+    return [
+        place
+        for name, value in settings.items()
+        for place in (
+            dotted_names(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
+        )
+    ]
 
 
 def short(name: str, grid: Grid) -> str:

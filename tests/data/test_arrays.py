@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from varcon.core import Data, InputError
-from varcon.data import assemble
+from varcon.data import DataSettings, assemble, load
 from varcon.data.arrays import any_images, load_digits, load_npz
 
 
@@ -165,6 +165,19 @@ def test_npz_refuses(file: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         load_npz(path)
     assert path in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["images", "vectors"])
+def test_npz_without_test_arrays_holds_out_training_images(file: Path, kind: str) -> None:
+    make = npz if kind == "images" else vectors
+    path = make(file, test_images=None, test_labels=None)
+    data = load(DataSettings("npz", path, held_out=0.4))
+    assert (len(data.train), len(data.test)) == (3, 3)
+    assert sorted(data.test.labels.tolist()) == [0, 1, 2]
+    with pytest.raises(
+        InputError, match=r"no array 'test_images': add it and test_labels, or set data\.held_out"
+    ):
+        load(DataSettings("npz", path))
 
 
 def test_npz_missing(file: Path) -> None:

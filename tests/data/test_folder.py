@@ -15,6 +15,7 @@ from varcon.core import InputError
 from varcon.data import assemble, folder
 from varcon.data.folder import decode, load_folder, usual_size
 from varcon.data.subset import hold_out
+from varcon.deploy.images import find_images
 
 
 def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
@@ -415,6 +416,16 @@ def test_decompression_bomb(root: Path, monkeypatch: pytest.MonkeyPatch) -> None
         load_folder(str(root))
 
 
+def test_12_bits_in_a_16_bit_file_are_warned_of_once(root: Path) -> None:
+    grey = noise(6, 6)[..., 0].astype(np.uint16)
+    dim = [save(root / "train" / name / "7.png", grey * 16) for name in ("ant", "bee")]
+    save(root / "train" / "ant" / "8.png", np.full((6, 6), 8192, np.uint16))
+    with pytest.warns(UserWarning) as caught:
+        assert len(load_folder(str(root)).train) == 9
+    (told,) = caught
+    assert str(told.message).startswith(f"{dim[0]} and {dim[1]}: the upper 8 of 16 bits are read")
+
+
 def test_32_bit_image(root: Path) -> None:
     save(root / "train" / "ant" / "4.tif", np.zeros((6, 6), np.float32))
     with pytest.raises(InputError, match=r"4\.tif cannot be read .*32 bits.* save it with 8"):
@@ -466,6 +477,21 @@ def test_images_deeper_down_are_of_the_class_too(tmp_path: Path) -> None:
         save(tmp_path / "test" / place, noise(8, 8))
     data = load_folder(str(tmp_path))
     assert data.train.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_links_are_followed_as_predict_follows_them(tmp_path: Path) -> None:
+    """But not back: the images of all classes would then be of one."""
+    for place in ("pets/cat/1.png", "pets/cat/4.png", "pets/dog/2.png", "pets/dog/5.jfif", "more/3.png"):
+        save(tmp_path / place, noise(8, 8))
+    root = tmp_path / "pets"
+    (root / "cat/also").symlink_to(tmp_path / "more", target_is_directory=True)
+    (root / "cat/round").symlink_to(root, target_is_directory=True)
+    (root / "cat/itself").symlink_to(root / "cat", target_is_directory=True)
+    found = folder.find_images(root)
+    assert found.train_labels == [0, 0, 0, 1, 1]
+    assert found.train_files[2] == root / "cat/also/3.png"
+    assert find_images([root]) == found.train_files
+    assert load_folder(str(root)).train.images.shape[0] == 3
 
 
 # ---- real photographs ----

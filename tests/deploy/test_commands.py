@@ -57,6 +57,10 @@ def test_predictions_as_json_and_csv(here, model, capsys):
     assert main(["predict", "run", "zoo", "--csv", "-", "--top", "2"]) == 1
     assert capsys.readouterr().out == (here / "out.csv").read_text()
     objects = [json.loads(line) for line in (here / "out.jsonl").read_text().splitlines()]
+    assert main(["predict", "run", "zoo", "--json", "out.json", "--top", "2"]) == 1
+    assert json.loads((here / "out.json").read_text()) == objects
+    assert main(["predict", "run", "zoo/plain.png", "--json", "out.json"]) == 0
+    assert len(json.loads((here / "out.json").read_text())) == 1
     rows = list(csv.DictReader(io.StringIO((here / "out.csv").read_text())))
     assert [one["path"] for one in objects] == [row["path"] for row in rows] == names
     for file, one, row in zip(files, objects, rows, strict=True):
@@ -86,6 +90,23 @@ def test_embed_writes_vectors_with_paths_and_labels(here, data, model, capsys):
     with np.load("flat.npz") as found:
         assert len(found["vectors"]) == len(found["paths"]) == 12
         assert "labels" not in found
+
+
+def test_embed_labels_images_as_training_does(here):
+    for place in (
+        "a/cat/1.png",
+        "a/dog/2023/may/2.png",
+        "a/3.png",
+        "b/Train/dog/may/4.png",
+        "b/val/cat/5.png",
+    ):
+        (here / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile("zoo/plain.png", place)
+    for folder, wanted in (("a", ["", "cat", "dog"]), ("b", ["dog", "cat"])):
+        assert main(["embed", "run", folder, "-o", "vectors.npz"]) == 0
+        with np.load("vectors.npz") as found:
+            assert found["labels"].tolist() == wanted
+    assert main(["embed", "run", "a/cat/1.png", "-o", "vectors.npz"]) == 0
 
 
 def test_a_name_that_is_not_utf_8_is_written_byte_by_byte(here):

@@ -17,7 +17,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from varcon import cli, run_folder
+from varcon import cli, run, run_folder
 from varcon.cli import VERBS
 from varcon.core import Batch
 from varcon.data import DataSettings, load
@@ -223,7 +223,9 @@ def test_commands_in_the_docs_are_understood(verb, words, monkeypatch):
     recipes = ROOT / "recipes"
     monkeypatch.setattr(tyro, "cli", parse_and_stop)
     monkeypatch.setattr(run_folder, "stored_recipe", lambda folder: DIGITS)
-    monkeypatch.setattr(cli, "with_suggested_recipe", lambda words, _: (DIGITS, ["RECIPE", *words[2:]]))
+    monkeypatch.setattr(
+        cli, "with_suggested_recipe", lambda words, _: (DIGITS, ["RECIPE", *words[2:]], run.nothing)
+    )
     monkeypatch.setattr(
         cli,
         "load_recipe",

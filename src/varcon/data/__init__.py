@@ -58,6 +58,11 @@ def part(data: Data, settings: DataSettings) -> Data:
                 "training needs: add images, or set it to 0"
             )
         data = replace(data, train=train, test=test)
+    if not len(data.test):
+        raise InputError(
+            f"{settings.path} has no array 'test_images': add it and test_labels, or set data.held_out to "
+            "the share of the training images to judge by, such as 0.2"
+        )
     if not settings.per_class:
         return data
     try:

@@ -35,14 +35,16 @@ def load_digits(path: str = "", image_size: int = 0, progress: OnProgress | None
 def load_npz(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
     """Arrays train_images, train_labels, test_images, test_labels and, if given, classes.
 
-    Two dimensions instead of an image's three or four make them vectors [N, d].
+    Two dimensions instead of an image's three or four make them vectors [N, d]. Without both test arrays
+    there are no test images: data.held_out has to take some of the training images.
     """
     file = given_path(path, "the .npz file")
     arrays = read_npz(file)
-    labels = {part: npz_labels(arrays, part, file) for part in ("train", "test")}
+    parts = ("train", "test") if "test_images" in arrays else ("train",)
+    labels = {part: npz_labels(arrays, part, file) for part in parts}
     of_vectors = arrays["train_images"].ndim == 2
     read = npz_vectors if of_vectors else npz_images
-    images = {part: read(arrays, part, file) for part in ("train", "test")}
+    images = {part: read(arrays, part, file) for part in parts}
     if "classes" in arrays:
         classes = npz_classes(arrays["classes"], file)
     else:  # a stray label must not make a billion names: there are no more classes than images
@@ -62,7 +64,8 @@ def load_npz(path: str, image_size: int = 0, progress: OnProgress | None = None)
             "leave data.image_size at 0"
         )
     to_samples = torch.from_numpy if of_vectors else to_images
-    train, test = (Split(to_samples(images[part]), to_labels(labels[part])) for part in ("train", "test"))
+    train, *tests = (Split(to_samples(images[part]), to_labels(labels[part])) for part in parts)
+    test = tests[0] if tests else Split(train.images[:0], train.labels[:0])
     if of_vectors:
         return assemble_vectors(train, test, classes, str(file))
     return assemble(train, test, classes, image_size, str(file))
@@ -81,12 +84,13 @@ def read_npz(file: Path) -> dict[str, np.ndarray]:
             raise InputError(f"{file} is not a readable .npz file: write it anew with numpy.savez") from error
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise InputError(f"{file} holds a single array: write all of {', '.join(KEYS)} with numpy.savez")
-        missing = [key for key in KEYS if key not in archive]
+        keys = KEYS if any(key in archive for key in KEYS[2:]) else KEYS[:2]
+        missing = [key for key in keys if key not in archive]
         if missing:
             found = ", ".join(archive) or "nothing"
             raise InputError(f"{file} has no array {missing[0]!r}, only {found}: it needs {', '.join(KEYS)}")
         arrays = {}
-        for key in (*KEYS, "classes") if "classes" in archive else KEYS:
+        for key in (*keys, "classes") if "classes" in archive else keys:
             try:
                 arrays[key] = archive[key]
             except Exception as error:

@@ -5,8 +5,10 @@ Where there are no test images, or only path/<class>/*, a share of each class is
 
 from __future__ import annotations
 
+import os
 import statistics
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
+SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 # Named, because Pillow would otherwise hand a disguised file to any reader it has, Ghostscript included.
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 # In any case of letters; of several test folders the first of these is read.
@@ -37,7 +39,8 @@ HELD_OUT = 0.2  # share of each class that stands in for test images where there
 LARGEST_DEFAULT = 224
 CHUNK = 16  # images per task: few enough to stop soon after an error
 MOST_NAMED = 20  # of the files that cannot be read
-FEW_NAMED = 3  # of folders
+FEW_NAMED = 3  # of folders, and of files that can be read but are odd
+DIM = 8192  # a 16-bit image below this, an eighth of its range, may be one of 12 bits
 
 
 def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
@@ -99,6 +102,8 @@ def with_held_out(found: Found, root: Path) -> Found:
 
 
 def find_splits(root: Path) -> tuple[Path, Path | None]:
+    if root.is_file():
+        raise InputError(f"data.path {root} is a file, and data.name folder takes a folder: {LAYOUT}")
     if not root.is_dir():
         raise InputError(f"there is no folder {root}: correct data.path, and unpack the images if need be")
     folders = class_folders(root)
@@ -144,7 +149,7 @@ def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]
     for folder in class_folders(split):
         if folder.name not in classes:
             raise InputError(f"{folder} is a class without training images: add them to train, or remove it")
-        found = sorted(entry for entry in folder.rglob("*") if is_image(entry) and not hidden(entry, folder))
+        found = images_below(folder)
         if not found:
             raise InputError(f"{folder} holds no image ({' '.join(SUFFIXES)}): add some or remove it")
         files += found
@@ -152,9 +157,56 @@ def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]
     return files, labels
 
 
-def hidden(entry: Path, folder: Path) -> bool:
-    """Whether it lies in a hidden folder within this one, where programs keep small copies."""
-    return any(part.startswith(".") for part in entry.relative_to(folder).parts)
+def class_of(file: Path, root: Path) -> str:
+    """By its place in a folder of images, as training reads it; none for an image beside the classes."""
+    parts = file.relative_to(root).parts[:-1]
+    if len(parts) > 1 and parts[0].lower() in (*TRAIN_NAMES, *TEST_NAMES):
+        parts = parts[1:]
+    return parts[0] if parts else ""
+
+
+def left_out(root: Path) -> list[str]:
+    """Sentences on the files among or beside the images that are not read."""
+    splits = [split for split in find_splits(root) if split]
+    folders = [folder for split in splits for folder in class_folders(split)]
+    kinds = Counter(
+        file.suffix.lower() or "without a suffix"
+        for folder in folders
+        for file in files_below(folder)
+        if not is_image(file)
+    )
+    sentences = []
+    if count := kinds.total():
+        named = listed([f"{number:,} {kind}" for kind, number in kinds.most_common()], MOST_NAMED)
+        sentences.append(f"{count:,} file{'s are' if count > 1 else ' is'} left out: {named}.")
+    beside = sum(is_image(entry) for place in {root, *splits} for entry in place.iterdir())
+    if beside:
+        lie = (
+            "s lie outside the class folders and are"
+            if beside > 1
+            else " lies outside the class folders and is"
+        )
+        sentences.append(f"{beside:,} image{lie} left out.")
+    return sentences
+
+
+def images_below(folder: Path) -> list[Path]:
+    """In the order of their paths."""
+    return sorted(file for file in files_below(folder) if is_image(file))
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Links to folders are followed, but none upwards, and no folder is looked into twice. What is hidden is
+    left out: programs keep small copies there."""
+    seen = {*folder.resolve().parents}
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = Path(place).resolve()
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(place, name) for name in names if not name.startswith("."))
 
 
 def holds_images(folder: Path) -> bool:
@@ -178,11 +230,21 @@ def decode(
 ) -> Tensor:
     images = torch.empty((len(files), 3, size, size), dtype=torch.uint8)
     array = images.numpy()
+    dim: list[int] = []
 
     def write_square(i: int, image: Image.Image) -> None:
+        if image.mode.startswith("I;16") and np.asarray(image).max(initial=0) < DIM:
+            dim.append(i)
         array[i] = square(image, size).transpose(2, 0, 1)
 
     with_images(files, write_square, "decoding images", progress, workers)
+    if dim:
+        warnings.warn(
+            f"{listed([str(files[i]) for i in sorted(dim)], FEW_NAMED)}: the upper 8 of 16 bits are read, "
+            f"and none of their values reaches {DIM}, so that few tones are left; scale them to 0..65535 if "
+            "that is not their range",
+            stacklevel=2,
+        )
     return images
 
 

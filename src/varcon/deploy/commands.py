@@ -40,7 +40,7 @@ class Predict:
     neighbours: int = 3
     """how many of the nearest training images to show"""
     json: str | None = None
-    """a .json or .jsonl file to write instead, one JSON object a line; - for standard output"""
+    """a file to write instead: .json a list, .jsonl an object a line; - for such lines on standard output"""
     csv: str | None = None
     """a .csv file to write instead, as a table; - for standard output"""
     data_path: DataPath = None
@@ -53,8 +53,9 @@ class Predict:
 class Embed:
     """Write the features of all images in a folder to a file, which may exceed memory.
 
-    An .npz file has the arrays vectors [N, F], paths and, where the images lie in subfolders, labels, the
-    subfolders' names. A .parquet file has the columns path, label and vector.
+    An .npz file has the arrays vectors [N, F], paths and, where the images lie in subfolders, labels: the
+    classes as training reads them, whatever folders lie within. A .parquet file has the columns path, label
+    and vector.
     """
 
     run: Run
@@ -143,6 +144,7 @@ def predict(arguments: list[str], console: Console) -> None:
 
 def embed(arguments: list[str], console: Console) -> None:
     chosen: Embed = parse(Embed, "embed", arguments)
+    from varcon.data.folder import class_of
     from varcon.deploy.images import read_blocks
     from varcon.deploy.vectors import WRITERS
 
@@ -157,8 +159,8 @@ def embed(arguments: list[str], console: Console) -> None:
         with WRITERS[out.suffix](out, model.features) as write:
             for block in read_blocks(files, model.config.image_size):
                 paths = [str(file.relative_to(root)) if file != root else file.name for file in block.files]
-                labels = [file.parent.name if file.parent != root else "" for file in block.files]
-                write(model.embed_pixels(block.pixels), paths, labels if root.is_dir() else [""] * len(paths))
+                labels = [class_of(file, root) for file in block.files]
+                write(model.embed_pixels(block.pixels), paths, labels)
                 broken += aside.warn(block.broken.values())
                 done += len(block.files) + len(block.broken)
                 aside.progress(done, len(files), "embedding")

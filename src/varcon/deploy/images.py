@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from varcon.core import InputError
-from varcon.data.folder import SUFFIXES, in_order, is_image, square, with_image
+from varcon.data.folder import SUFFIXES, images_below, in_order, is_image, square, with_image
 
 AnImage: TypeAlias = str | os.PathLike[str] | np.ndarray | Tensor | Image.Image
 Images: TypeAlias = AnImage | Sequence[AnImage]  # an array or tensor may hold several
@@ -56,20 +56,6 @@ def find_images(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
         else:
             raise InputError(f"there is no file or folder {path}")
     return list(dict.fromkeys(found))
-
-
-def images_below(folder: Path) -> list[Path]:
-    """In the order of their paths; what is hidden is left out, and no folder is looked into twice."""
-    found, seen = [], set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        real = Path(place).resolve()
-        if real in seen:  # a link back
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [file for name in sorted(names) if is_image(file := Path(place, name))]
-    return found
 
 
 def read_blocks(files: Sequence[Path], size: int, at_once: int = FILES_AT_ONCE) -> Iterator[Block]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -35,12 +36,26 @@ def writer(chosen: Predict, classes: int, console: Console) -> Iterator[Show]:
         return
     with opened(target, console) as stream:
         if chosen.json:
-            yield lambda file, found: stream.write(json.dumps(json_of(file, found)) + "\n")
+            with json_lines(stream) if Path(target).suffix != ".json" else json_list(stream) as write:
+                yield lambda file, found: write(json.dumps(json_of(file, found)))
             return
         top = min(chosen.top, classes)
         table = csv.DictWriter(stream, columns(top, chosen.neighbours), lineterminator="\n")
         table.writeheader()
         yield lambda file, found: table.writerow(row_of(file, found))
+
+
+@contextmanager
+def json_lines(stream: Writable) -> Iterator[Callable[[str], Any]]:
+    yield lambda text: stream.write(f"{text}\n")
+
+
+@contextmanager
+def json_list(stream: Writable) -> Iterator[Callable[[str], Any]]:
+    """One JSON value in all, which every reader of .json takes; written as it comes."""
+    between = itertools.chain(["[\n"], itertools.repeat(",\n"))
+    yield lambda text: stream.write(next(between) + text)
+    stream.write("\n]\n")
 
 
 @contextmanager
