@@ -326,6 +326,40 @@ def test_interrupting_says_how_to_continue(here):
     assert 0 < steps < 80
 
 
+@pytest.fixture
+def unread():
+    """A pipe whose reader has gone, as `head` does once it has its lines."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def test_training_goes_on_when_nobody_reads(here, unread):
+    command = [sys.executable, "-m", "varcon", "train", "recipes/digits/varcon.toml", "--out", "r", *QUICK]
+    ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert torch.load(here / "r/last.ckpt", weights_only=True)["step"] > 0
+    assert (here / "r/encoder.safetensors").exists()
+
+
+def test_what_is_only_printed_ends_when_nobody_reads(trained, here, unread):
+    """The first of many images, the help, and a mistake; none says more than it would to a reader."""
+    Image.new("L", (8, 8)).save("photo.png")
+    python = [sys.executable, "-m", "varcon"]
+    for arguments, code in (
+        (["predict", str(trained), *["photo.png"] * 2], 0),
+        (["train", "--help"], 0),
+        ([], 0),
+    ):
+        ended = subprocess.run(
+            [*python, *arguments], stdout=unread, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+        assert (ended.returncode, "Error" in ended.stderr) == (code, False), ended.stderr
+    both = subprocess.run([*python, "trian"], stdout=unread, stderr=unread, timeout=120)
+    assert both.returncode == 2
+
+
 def test_demo(here, capsys, monkeypatch):
     """One seed of one epoch; the second demo takes a folder of its own."""
     from dataclasses import replace

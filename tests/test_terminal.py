@@ -1,4 +1,5 @@
 import io
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -144,3 +145,20 @@ def test_names_with_brackets_are_shown_as_they_are(capsys):
     shown = capsys.readouterr().out
     assert f"trained {name}\n{name}: 3 of 3" in shown
     assert shown.count(name) == 4
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_console_that_nobody_reads_is_silent(ends, monkeypatch):
+    """Of the work that only prints, no more is done."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        console = terminal.plain_console(ends_with_reader=ends)
+        if ends:
+            with pytest.raises(BrokenPipeError):
+                console.print("one")
+        else:
+            console.print("one")
+        console.print("two")
+        assert console.quiet

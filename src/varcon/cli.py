@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write must not lose all the others
         sys.stdout.reconfigure(errors="backslashreplace")
-    console = plain_console(quiet=PROCESS != "0")
+    console = plain_console(quiet=PROCESS != "0", ends_with_reader=arguments[:1] in (["predict"], ["search"]))
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         console.print(OVERVIEW, end="")
         return 0
@@ -98,7 +99,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def say(error: object, code: int) -> int:
     who = "varcon" if PROCESS == "0" else f"varcon, process {PROCESS}"
-    print(f"{who}: {error}", file=sys.stderr)
+    with suppress(BrokenPipeError):  # a log that nobody reads any more
+        print(f"{who}: {error}", file=sys.stderr)
     return code
 
 

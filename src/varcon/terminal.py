@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
+from typing import IO
 
 from rich import box
 from rich.console import Console
@@ -20,9 +23,43 @@ SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "e
 SECONDS_BETWEEN_LINES = 15.0
 
 
-def plain_console(stderr: bool = False, quiet: bool = False) -> Console:
-    """On which text is what it says: a folder's name may hold [brackets] and :colons:."""
-    return Console(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+class PlainConsole(Console):
+    """On which text is what it says: a folder's name may hold [brackets] and :colons:.
+
+    Once nobody reads it any more, as behind `| head`, it is silent and the work goes on, to be saved; unless
+    it `ends_with_reader`, since the text is all that the work is for.
+    """
+
+    def __init__(self, stderr: bool, quiet: bool, ends_with_reader: bool) -> None:
+        super().__init__(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+        self._ends_with_reader = ends_with_reader
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        to_nowhere(self.file)
+        if self._ends_with_reader:
+            raise BrokenPipeError
+
+
+def plain_console(stderr: bool = False, quiet: bool = False, ends_with_reader: bool = False) -> PlainConsole:
+    return PlainConsole(stderr, quiet, ends_with_reader)
+
+
+def to_nowhere(stream: IO[str]) -> None:
+    """What a closed pipe did not take would else be written once more as Python ends, and fail once more."""
+    with suppress(OSError, AttributeError):  # it is no file of the system
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def flush_or_drop() -> None:
+    """The last of what was printed, which nobody may be reading any more."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            to_nowhere(stream)
 
 
 class Bar:
