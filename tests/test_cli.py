@@ -326,6 +326,28 @@ def test_interrupting_says_how_to_continue(here):
     assert 0 < steps < 80
 
 
+TERMINAL_THAT_CLOSES = """
+import os, pathlib, pty, sys, time
+process, terminal = pty.fork()
+if not process:
+    os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+log, end = pathlib.Path(sys.argv[1]), time.monotonic() + 60
+while not (log.exists() and log.read_text()) and time.monotonic() < end:
+    time.sleep(0.02)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+"""
+
+
+def test_closing_the_terminal_saves(here):
+    """There is nowhere to say so, and trying must not cost the exit code."""
+    command = ["-m", "varcon", "train", "recipes/digits/varcon.toml", "--out", "r", "--train.epochs", "400"]
+    started = [sys.executable, "-c", TERMINAL_THAT_CLOSES, "r/metrics.jsonl", *command]
+    ended = subprocess.run([*started, "--train.device", "cpu"], timeout=120)
+    assert ended.returncode == 128 + signal.SIGHUP
+    assert torch.load(here / "r/last.ckpt", weights_only=True)["step"] > 0
+
+
 @pytest.fixture
 def unread():
     """A pipe whose reader has gone, as `head` does once it has its lines."""

@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def say(error: object, code: int) -> int:
     who = "varcon" if PROCESS == "0" else f"varcon, process {PROCESS}"
-    with suppress(BrokenPipeError):  # a log that nobody reads any more
+    with suppress(OSError):  # nobody reads any more
         print(f"{who}: {error}", file=sys.stderr)
     return code
 

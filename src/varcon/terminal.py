@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import statistics
 import sys
@@ -26,13 +27,21 @@ SECONDS_BETWEEN_LINES = 15.0
 class PlainConsole(Console):
     """On which text is what it says: a folder's name may hold [brackets] and :colons:.
 
-    Once nobody reads it any more, as behind `| head`, it is silent and the work goes on, to be saved; unless
-    it `ends_with_reader`, since the text is all that the work is for.
+    Once nobody reads it any more, as behind `| head` or where the terminal is closed, it is silent and the
+    work goes on, to be saved; unless it `ends_with_reader`, since the text is all that the work is for.
     """
 
     def __init__(self, stderr: bool, quiet: bool, ends_with_reader: bool) -> None:
         super().__init__(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
         self._ends_with_reader = ends_with_reader
+
+    def _check_buffer(self) -> None:  # of rich, which calls it to write
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:  # which a closed terminal gives
+                raise
+            self.on_broken_pipe()
 
     def on_broken_pipe(self) -> None:
         self.quiet = True
@@ -46,7 +55,7 @@ def plain_console(stderr: bool = False, quiet: bool = False, ends_with_reader: b
 
 
 def to_nowhere(stream: IO[str]) -> None:
-    """What a closed pipe did not take would else be written once more as Python ends, and fail once more."""
+    """What was not taken would else be written once more as Python ends, and fail once more."""
     with suppress(OSError, AttributeError):  # it is no file of the system
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -58,7 +67,7 @@ def flush_or_drop() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except BrokenPipeError:
+        except OSError:
             to_nowhere(stream)
 
 
