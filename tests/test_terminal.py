@@ -1,5 +1,6 @@
 import io
 import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -85,6 +86,31 @@ def test_a_method_without_a_term_is_shown_without_it(missing):
         bar.step(Progress(1, 1, 1), {name: value for name, value in ROW.items() if name != missing})
     assert terminal.SHOWN[missing] not in console.file.getvalue()
     assert "loss 1.5000" in console.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "title", ["training digits-varcon", f"training {'long-name-' * 20}seed0 (3 of 12)", "日本" * 60]
+)
+@pytest.mark.parametrize(("width", "numbers"), [(60, ""), (80, "images/s"), (100, "images/s"), (200, "tau2")])
+def test_a_bar_in_a_narrow_terminal_has_its_count_and_time(width, numbers, title):
+    """At the end of the row are as many numbers as have room."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    with Bar(console, title) as bar:
+        bar.step(Progress(70_000, 100_000, 10), ROW)
+        with console.capture() as shown:
+            console.print(bar._live.get_renderable())
+    line = re.sub(r"\x1b\[[0-9;]*m", "", shown.get())
+    assert line.count("\n") == 1
+    assert re.search(r"\w+.* ━{8}.* 70000/100000 -:--:-- ", line)
+    assert numbers in line
+    assert title[:6] in line
+    assert title[-6:] in line
+
+
+def test_a_narrow_terminal_loses_the_last_numbers_first():
+    numbers = ("9 images/s", "loss 1.5", "KL 1.0")
+    found = [terminal.as_many_as_fit(numbers, width) for width in (28, 27, 19, 9)]
+    assert found == ["9 images/s  loss 1.5  KL 1.0", "9 images/s  loss 1.5", "9 images/s", ""]
 
 
 def test_several_bars_share_a_display():

@@ -7,20 +7,23 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import IO
 
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Task, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Column, Table
+from rich.text import Text
 
 from varcon.core import Findings, Progress
 
 SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "epsilon"}
+BETWEEN_NUMBERS = "  "
 SECONDS_BETWEEN_LINES = 15.0
 
 
@@ -79,37 +82,37 @@ class Bar:
         self._console = console
         self._title = title
         self._shares = live is not None
-        self._live = live or display(console)
-        self._task = self._live.add_task(title, total=None, numbers="", visible=False)
+        self._live = live or Display(console)
+        self._task = self._live.add_task(title, total=None, numbers=(), visible=False)
         self._shown = ("", 0)
         self._done = 0
         self._began = (0.0, 0)  # when the work now shown began, and how much of it was done already
         self._last_line = time.monotonic()
-        self._numbers = ""
+        self._numbers: tuple[str, ...] = ()
 
     def begin(self, title: str) -> None:
         """Another run, whose steps go under its own title."""
-        self._title, self._numbers = title, ""
+        self._title, self._numbers = title, ()
 
     def step(self, progress: Progress, row: dict[str, float] | None) -> None:
         if row is not None:
             speed = f"{row['images_per_second']:,.0f} images/s"
             terms = [f"{label} {row[name]:.4f}" for name, label in SHOWN.items() if name in row]
-            self._numbers = "  ".join([speed, *terms])
+            self._numbers = (speed, *terms)
         self._show(self._title, progress.step, progress.total_steps, self._numbers)
 
     def progress(self, done: int, total: int, what: str) -> None:
-        self._show(what, done, total, "")
+        self._show(what, done, total, ())
 
     def bytes(self, done: int, total: int, what: str) -> None:
         """The same for work that counts bytes, which are shown as megabytes."""
         whole = -(-total // 10**6)
-        self._show(f"{what}, MB", done // 10**6 if done < total else whole, whole, "")
+        self._show(f"{what}, MB", done // 10**6 if done < total else whole, whole, ())
 
     def note(self, line: str) -> None:
         self._console.print(line, style="dim", soft_wrap=True)
 
-    def _show(self, title: str, done: int, total: int, numbers: str) -> None:
+    def _show(self, title: str, done: int, total: int, numbers: tuple[str, ...]) -> None:
         now = time.monotonic()
         if (title, total) != self._shown or done < self._done:
             self._shown, self._began = (title, total), (now, done)
@@ -123,7 +126,8 @@ class Bar:
             # Of work that has just begun nobody knows yet how long it takes.
             known = timed or done == total
             left = f", {since / max(1, timed) * (total - done):.0f} s left" if known else ""
-            self._console.print(f"{title}: {done} of {total}{left}  {numbers}".rstrip(), soft_wrap=True)
+            words = BETWEEN_NUMBERS.join((f"{title}: {done} of {total}{left}", *numbers))
+            self._console.print(words, soft_wrap=True)
 
     def __enter__(self) -> Bar:
         if not self._shares:
@@ -137,23 +141,50 @@ class Bar:
             self._live.stop()
 
 
-def display(console: Console) -> RichProgress:
-    return RichProgress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}", markup=False),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
+class Display(RichProgress):
+    """Bars of which the name, the count and the time left are seen in a terminal of any usual width."""
+
+    def __init__(self, console: Console) -> None:
+        self._width = lambda: console.width  # it may change while work is shown
+        self._bar = BarColumn()
+        self._parts = (self._bar, MofNCompleteColumn(), TimeRemainingColumn())
+        super().__init__(*self._parts, console=console, disable=not console.is_terminal, transient=True)
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        """A name takes half of what bar, count and time leave, where there are numbers to show beside it; of
+        those as many are shown as have room, the first ones first."""
+        shown = [task for task in tasks if task.visible]
+        self._bar.bar_width = 24 if self._width() >= 100 else 12
+        count = max((2 * len(f"{task.total or 0:.0f}") + 1 for task in shown), default=0)
+        spaces = len(self._parts) + 1
+        room = max(8, self._width() - self._bar.bar_width - count - len("10:00:00") - spaces)
+        numbers = any(task.fields["numbers"] for task in shown)
+        titles = [shortened(task.description, max(room // 2, 24) if numbers else room) for task in shown]
+        room -= max(map(cell_len, titles), default=0)
+        table = Table.grid(*(Column(no_wrap=True) for _ in range(spaces + 1)), padding=(0, 1))
+        for task, title in zip(shown, titles, strict=True):
+            fitting = as_many_as_fit(task.fields["numbers"], room)
+            table.add_row(Text(title), *(part(task) for part in self._parts), Text(fitting))
+        return table
+
+
+def shortened(text: str, width: int) -> str:
+    """Without its middle, where it is too long: names differ at their ends."""
+    if cell_len(text) <= width:
+        return text
+    head = width // 2
+    return f"{set_cell_size(text, head)}…{set_cell_size(text[::-1], width - head - 1)[::-1]}"
+
+
+def as_many_as_fit(words: Sequence[str], width: int) -> str:
+    rows = (BETWEEN_NUMBERS.join(words[:number]) for number in range(len(words), 0, -1))
+    return next((row for row in rows if cell_len(row) <= width), "")
 
 
 @contextmanager
 def bars(console: Console, number: int) -> Iterator[list[Bar]]:
     """A bar for each of several processes, below one another."""
-    with display(console) as live:
+    with Display(console) as live:
         yield [Bar(console, "", live) for _ in range(number)]
 
 
