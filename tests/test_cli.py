@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from varcon.cli import main
+from varcon.cli import VERBS, main
 
 REPOSITORY = Path(__file__).parents[1]
 QUICK = ["--train.epochs", "1", "--train.batch-size", "256", "--train.device", "cpu"]
@@ -306,6 +306,14 @@ def test_help(capsys, command):
     shown = capsys.readouterr().out
     assert f"varcon {command}" in shown
     assert len(shown) > 300
+
+
+def test_the_overview_fits_in_a_narrow_terminal(capsys):
+    """And names every command."""
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 80
+    assert {line.split()[1] for line in lines if line.startswith("  varcon ")} == set(VERBS)
 
 
 def test_interrupting_says_how_to_continue(here):

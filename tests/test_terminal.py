@@ -135,8 +135,9 @@ def test_a_wide_table_keeps_its_numbers_whole():
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
-def test_a_table_with_long_heads_keeps_its_cells_whole(width):
-    """Heads wrap between words where there is room for the longest."""
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_table_with_long_heads_keeps_its_cells_and_words_whole(width, is_terminal):
+    """Heads wrap between words in a terminal, and not at all in a file."""
     head = [
         "method",
         "kNN top-1",
@@ -148,12 +149,13 @@ def test_a_table_with_long_heads_keeps_its_cells_whole(width):
     ]
     rows = [["varcon-gpaco", "99.47 ± 0.12", "99.13 ± 0.12", "33.00 ± 0.50", "0.20", "12,345", "0, 1 failed"]]
     output = io.StringIO()
-    terminal.show([head, *rows], Console(file=output, width=width, force_terminal=False))
-    lines = output.getvalue().splitlines()
+    terminal.show([head, *rows], Console(file=output, width=width, force_terminal=is_terminal, no_color=True))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", output.getvalue()).splitlines()
     assert any(all(cell in line for cell in rows[0]) for line in lines)
-    if width >= 100:
-        assert all(any(word in line for line in lines) for title in head for word in title.split())
+    assert all(any(word in line.split() for line in lines) for title in head for word in title.split())
     assert len({len(line) for line in lines}) == 1
+    if not is_terminal or width == 200:
+        assert any(all(title in line for title in head) for line in lines)
 
 
 def test_names_with_brackets_are_shown_as_they_are(capsys):

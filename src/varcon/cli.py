@@ -44,20 +44,20 @@ PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first on
 OVERVIEW = """\
 varcon: variational supervised contrastive learning
 
-  varcon demo                 see it work: train on handwritten digits, judge, report (half a minute)
-  varcon download NAME        fetch a public data set: cifar10, cifar100, flowers102, oxford_pets
-  varcon train RECIPE         train the encoder a recipe describes, into a folder under runs/
-  varcon train --data FOLDER  the same for a folder of images, by a recipe that is chosen for it
-  varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
-  varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
-  varcon compare RECIPE       train several methods under one budget and tabulate them
-  varcon sweep RECIPE         train every combination of given settings and tabulate them
+  varcon demo                 see it work on handwritten digits (half a minute)
+  varcon download NAME        fetch cifar10, cifar100, flowers102, oxford_pets
+  varcon train RECIPE         train the encoder a recipe describes, under runs/
+  varcon train --data FOLDER  the same for images, by a recipe chosen for them
+  varcon evaluate RUN         judge a run: neighbours, linear probe, map
+  varcon report RUN [RUN...]  write one HTML page about one run or several
+  varcon compare RECIPE       train several methods under one budget; a table
+  varcon sweep RECIPE         train every combination of settings; a table
   varcon predict RUN IMAGE    tell the classes of images with a trained run
-  varcon embed RUN FOLDER     write the features of a folder of images to a file
-  varcon search RUN IMAGE     find the images of a folder that are most like given ones
-  varcon export RUN           write a run's model as safetensors, onnx, pt2 or for the hub
-  varcon serve RUN            show a run as a web page: predictions, nearest images, a map
-  varcon reproduce NAME       make a table or figure of the paper again, the paper's value beside ours
+  varcon embed RUN FOLDER     write the features of a folder's images to a file
+  varcon search RUN IMAGE     find the images of a folder that are most alike
+  varcon export RUN           write the model as safetensors, onnx, pt2 or hub
+  varcon serve RUN            a run as a web page: predictions, images, a map
+  varcon reproduce NAME       make a table or figure of the paper again
 
 Each command explains itself with --help. Recipes are in the folder recipes/.
 """

@@ -209,18 +209,17 @@ def score_table(runs: list[dict[str, Findings]]) -> Table:
 
 
 def show(table: list[list[str]], console: Console) -> None:
-    """A head and rows. In a narrow terminal heads wrap, first between words, but no label and no number loses
-    its end; where the numbers alone are wider than it, its own lines wrap."""
+    """A head and rows. In a narrow terminal heads wrap between words; no word and no number is cut: where
+    these alone are wider than the terminal, its own lines wrap. In a file nothing wraps."""
     head, *rows = table
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)] or [0] * len(head)
-    widths[0] = max(widths[0], len(head[0]))
+    first = [head[0], *(max(title.split(), key=len, default="") for title in head[1:])]  # what is never cut
+    widths = [max(map(len, column)) for column in zip(first, *rows, strict=True)]
     between = 2 * len(widths) + 2  # spaces, and the lines that this kind of table does not draw
     spare = max(0, console.width - sum(widths) - between)
-    words = [max(map(len, title.split()), default=0) for title in head]
-    for wanted in (words, [len(title) for title in head]):
-        for place, width in enumerate(wanted):
-            more = min(max(0, width - widths[place]), spare)
-            widths[place], spare = widths[place] + more, spare - more
+    for place, title in enumerate(head):
+        missing = max(0, len(title) - widths[place])
+        more = min(missing, spare) if console.is_terminal else missing
+        widths[place], spare = widths[place] + more, spare - more
     # Given every width, rich has none to choose: left to itself it takes from cells what it gives to heads.
     columns = [Column(title, width=width, overflow="fold") for title, width in zip(head, widths, strict=True)]
     shown = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
