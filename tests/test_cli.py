@@ -334,6 +334,15 @@ def test_interrupting_says_how_to_continue(here):
     assert 0 < steps < 80
 
 
+def test_a_full_disk_is_told_with_its_file(here, capsys, monkeypatch):
+    def fails(arguments, console):
+        raise OSError(28, "No space left on device", "runs/a.json")
+
+    monkeypatch.setitem(VERBS, "report", fails)
+    sentence = "runs/a.json cannot be written (No space left on device); free some space and start again\n"
+    refused(capsys, here, ["report"], sentence, code=1)
+
+
 TERMINAL_THAT_CLOSES = """
 import os, pathlib, pty, sys, time
 process, terminal = pty.fork()

@@ -33,7 +33,7 @@ from varcon.evaluations import (
     chosen_evaluations,
 )
 from varcon.evaluations.transfer import given_targets
-from varcon.files import write_text
+from varcon.files import FULL, write_text
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
 from varcon.suggest import suggest
@@ -94,7 +94,12 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         return 0
     except OSError as error:  # a full disk, a folder that may not be written
-        return say(error, 1)
+        return say(of_full_disk(error) if error.errno in FULL else error, 1)
+
+
+def of_full_disk(error: OSError) -> str:
+    what = error.filename or "a file"
+    return f"{what} cannot be written ({error.strerror}); free some space and start again"
 
 
 def say(error: object, code: int) -> int:
