@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from varcon.cli import main
+from varcon.cli import VERBS, main
 
 REPOSITORY = Path(__file__).parents[1]
 QUICK = ["--train.epochs", "1", "--train.batch-size", "256", "--train.device", "cpu"]
@@ -322,6 +322,14 @@ def test_help(capsys, command):
     assert len(shown) > 300
 
 
+def test_the_overview_fits_in_a_narrow_terminal(capsys):
+    """And names every command."""
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) < 80
+    assert {line.split()[1] for line in lines if line.startswith("  varcon ")} == set(VERBS)
+
+
 def test_interrupting_says_how_to_continue(here):
     """A real process, a real Ctrl-C, and the very command that it names."""
     command = [sys.executable, "-m", "varcon", "train", "recipes/digits/varcon.toml"]
@@ -338,6 +346,71 @@ def test_interrupting_says_how_to_continue(here):
     assert named == "varcon train recipes/digits/varcon.toml " + " ".join(flags) + " --resume"
     steps = torch.load(here / "runs/digits-varcon/last.ckpt", weights_only=True)["step"]
     assert 0 < steps < 80
+
+
+def test_a_full_disk_is_told_with_its_file(here, capsys, monkeypatch):
+    def fails(arguments, console):
+        raise OSError(28, "No space left on device", "runs/a.json")
+
+    monkeypatch.setitem(VERBS, "report", fails)
+    sentence = "runs/a.json cannot be written (No space left on device); free some space and start again\n"
+    refused(capsys, here, ["report"], sentence, code=1)
+
+
+TERMINAL_THAT_CLOSES = """
+import os, pathlib, pty, sys, time
+process, terminal = pty.fork()
+if not process:
+    os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+log, end = pathlib.Path(sys.argv[1]), time.monotonic() + 60
+while not (log.exists() and log.read_text()) and time.monotonic() < end:
+    time.sleep(0.02)
+os.close(terminal)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+"""
+
+
+def test_closing_the_terminal_saves(here):
+    """There is nowhere to say so, and trying must not cost the exit code."""
+    command = ["-m", "varcon", "train", "recipes/digits/varcon.toml", "--out", "r", "--train.epochs", "400"]
+    started = [sys.executable, "-c", TERMINAL_THAT_CLOSES, "r/metrics.jsonl", *command]
+    ended = subprocess.run([*started, "--train.device", "cpu"], timeout=120)
+    assert ended.returncode == 128 + signal.SIGHUP
+    assert torch.load(here / "r/last.ckpt", weights_only=True)["step"] > 0
+
+
+@pytest.fixture
+def unread():
+    """A pipe whose reader has gone, as `head` does once it has its lines."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    yield writing
+    os.close(writing)
+
+
+def test_training_goes_on_when_nobody_reads(here, unread):
+    command = [sys.executable, "-m", "varcon", "train", "recipes/digits/varcon.toml", "--out", "r", *QUICK]
+    ended = subprocess.run(command, stdout=unread, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert torch.load(here / "r/last.ckpt", weights_only=True)["step"] > 0
+    assert (here / "r/encoder.safetensors").exists()
+
+
+def test_what_is_only_printed_ends_when_nobody_reads(trained, here, unread):
+    """The first of many images, the help, and a mistake; none says more than it would to a reader."""
+    Image.new("L", (8, 8)).save("photo.png")
+    python = [sys.executable, "-m", "varcon"]
+    for arguments, code in (
+        (["predict", str(trained), *["photo.png"] * 2], 0),
+        (["train", "--help"], 0),
+        ([], 0),
+    ):
+        ended = subprocess.run(
+            [*python, *arguments], stdout=unread, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+        assert (ended.returncode, "Error" in ended.stderr) == (code, False), ended.stderr
+    both = subprocess.run([*python, "trian"], stdout=unread, stderr=unread, timeout=120)
+    assert both.returncode == 2
 
 
 def test_demo(here, capsys, monkeypatch):

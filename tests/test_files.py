@@ -1,8 +1,11 @@
+import errno
 import json
 import os
 import stat
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from varcon.files import file_digest, replacing, write_json, write_text
@@ -21,6 +24,27 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
         fails()
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux that has no room")
+@pytest.mark.parametrize("write", [lambda file: file.write(b"x"), lambda file: np.save(file, np.zeros(9))])
+def test_a_full_disk_names_the_file_that_had_no_room(tmp_path, write):
+    path = tmp_path / "notes.txt"
+
+    def fails():
+        with replacing(path), Path("/dev/full").open("wb") as file:
+            write(file)
+
+    with pytest.raises(OSError, match="No space left on device: ") as caught:
+        fails()
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, str(path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_errors_stay_as_they_are(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, replacing(tmp_path / "notes.txt"):
+        (tmp_path / "photo.png").read_bytes()
+    assert caught.value.filename == str(tmp_path / "photo.png")
 
 
 def test_what_a_killed_writer_left_is_cleared_away(tmp_path):

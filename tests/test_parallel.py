@@ -100,7 +100,8 @@ def test_a_worker_that_dies_or_fails_costs_its_own_run_only(tmp_path):
     assert {"x, seed 0 (1 of 3)", "a, seed 0 (2 of 3)", "b, seed 0 (3 of 3)", "step"} <= set(heard)
 
 
-def test_ctrl_c_stops_all_workers_once_they_have_saved(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_all_processes_stops_all_workers_once_they_have_saved(tmp_path, number):
     recipe, out = write_recipe(tmp_path, epochs=100_000), tmp_path / "out"
     command = ["sweep", str(recipe), "--set", "method.temperature=0.1,0.2", "--out", str(out)]
     process = subprocess.Popen(
@@ -108,15 +109,15 @@ def test_ctrl_c_stops_all_workers_once_they_have_saved(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # a process group of its own, which Ctrl-C reaches as a whole
+        start_new_session=True,  # a process group of its own, which the signal reaches as a whole
     )
     journals = [out / f"temperature-{value}-seed0/metrics.jsonl" for value in ("0.1", "0.2")]
     end = time.monotonic() + 120
     while not all(path.exists() for path in journals) and time.monotonic() < end:
         time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     _, error = process.communicate(timeout=120)
-    assert process.returncode == 130, error
+    assert process.returncode == 128 + number, error
     assert error.startswith("varcon: stopped; what was trained is saved; continue with: varcon sweep ")
     assert error.count("\n") == 1
     assert all((path.parent / "last.ckpt").exists() for path in journals)

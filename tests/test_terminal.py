@@ -1,4 +1,6 @@
 import io
+import os
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -86,6 +88,31 @@ def test_a_method_without_a_term_is_shown_without_it(missing):
     assert "loss 1.5000" in console.file.getvalue()
 
 
+@pytest.mark.parametrize(
+    "title", ["training digits-varcon", f"training {'long-name-' * 20}seed0 (3 of 12)", "日本" * 60]
+)
+@pytest.mark.parametrize(("width", "numbers"), [(60, ""), (80, "images/s"), (100, "images/s"), (200, "tau2")])
+def test_a_bar_in_a_narrow_terminal_has_its_count_and_time(width, numbers, title):
+    """At the end of the row are as many numbers as have room."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    with Bar(console, title) as bar:
+        bar.step(Progress(70_000, 100_000, 10), ROW)
+        with console.capture() as shown:
+            console.print(bar._live.get_renderable())
+    line = re.sub(r"\x1b\[[0-9;]*m", "", shown.get())
+    assert line.count("\n") == 1
+    assert re.search(r"\w+.* ━{8}.* 70000/100000 -:--:-- ", line)
+    assert numbers in line
+    assert title[:6] in line
+    assert title[-6:] in line
+
+
+def test_a_narrow_terminal_loses_the_last_numbers_first():
+    numbers = ("9 images/s", "loss 1.5", "KL 1.0")
+    found = [terminal.as_many_as_fit(numbers, width) for width in (28, 27, 19, 9)]
+    assert found == ["9 images/s  loss 1.5  KL 1.0", "9 images/s  loss 1.5", "9 images/s", ""]
+
+
 def test_several_bars_share_a_display():
     console = Console(file=io.StringIO(), force_terminal=True, width=200)
     with bars(console, 2) as (first, second):
@@ -108,8 +135,9 @@ def test_a_wide_table_keeps_its_numbers_whole():
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])
-def test_a_table_with_long_heads_keeps_its_cells_whole(width):
-    """Heads wrap between words where there is room for the longest."""
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_table_with_long_heads_keeps_its_cells_and_words_whole(width, is_terminal):
+    """Heads wrap between words in a terminal, and not at all in a file."""
     head = [
         "method",
         "kNN top-1",
@@ -121,12 +149,13 @@ def test_a_table_with_long_heads_keeps_its_cells_whole(width):
     ]
     rows = [["varcon-gpaco", "99.47 ± 0.12", "99.13 ± 0.12", "33.00 ± 0.50", "0.20", "12,345", "0, 1 failed"]]
     output = io.StringIO()
-    terminal.show([head, *rows], Console(file=output, width=width, force_terminal=False))
-    lines = output.getvalue().splitlines()
+    terminal.show([head, *rows], Console(file=output, width=width, force_terminal=is_terminal, no_color=True))
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", output.getvalue()).splitlines()
     assert any(all(cell in line for cell in rows[0]) for line in lines)
-    if width >= 100:
-        assert all(any(word in line for line in lines) for title in head for word in title.split())
+    assert all(any(word in line.split() for line in lines) for title in head for word in title.split())
     assert len({len(line) for line in lines}) == 1
+    if not is_terminal or width == 200:
+        assert any(all(title in line for title in head) for line in lines)
 
 
 def test_names_with_brackets_are_shown_as_they_are(capsys):
@@ -144,3 +173,20 @@ def test_names_with_brackets_are_shown_as_they_are(capsys):
     shown = capsys.readouterr().out
     assert f"trained {name}\n{name}: 3 of 3" in shown
     assert shown.count(name) == 4
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_console_that_nobody_reads_is_silent(ends, monkeypatch):
+    """Of the work that only prints, no more is done."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as file:
+        monkeypatch.setattr("sys.stdout", file)
+        console = terminal.plain_console(ends_with_reader=ends)
+        if ends:
+            with pytest.raises(BrokenPipeError):
+                console.print("one")
+        else:
+            console.print("one")
+        console.print("two")
+        assert console.quiet

@@ -6,10 +6,14 @@ import sys
 def main() -> int:
     try:
         from varcon.cli import main as command
+        from varcon.terminal import flush_or_drop
     except KeyboardInterrupt:  # while torch is imported, which takes a second or two: nothing has begun
         print("varcon: interrupted", file=sys.stderr)
         return 130
-    return command()
+    try:
+        return command()
+    finally:
+        flush_or_drop()
 
 
 if __name__ == "__main__":

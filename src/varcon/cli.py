@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from varcon.evaluations import (
     chosen_evaluations,
 )
 from varcon.evaluations.transfer import given_targets
-from varcon.files import write_text
+from varcon.files import FULL, write_text
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
 from varcon.suggest import chosen_warmup, is_edited, suggest
@@ -45,20 +46,20 @@ WARMUP = "--train.warmup-epochs"
 OVERVIEW = """\
 varcon: variational supervised contrastive learning
 
-  varcon demo                 see it work: train on handwritten digits, judge, report (half a minute)
-  varcon download NAME        fetch a public data set: cifar10, cifar100, flowers102, oxford_pets
-  varcon train RECIPE         train the encoder a recipe describes, into a folder under runs/
-  varcon train --data FOLDER  the same for a folder of images, by a recipe that is chosen for it
-  varcon evaluate RUN         judge a trained run: nearest neighbours, linear probe, map
-  varcon report RUN [RUN...]  write one HTML page about a run, or about several side by side
-  varcon compare RECIPE       train several methods under one budget and tabulate them
-  varcon sweep RECIPE         train every combination of given settings and tabulate them
+  varcon demo                 see it work on handwritten digits (half a minute)
+  varcon download NAME        fetch cifar10, cifar100, flowers102, oxford_pets
+  varcon train RECIPE         train the encoder a recipe describes, under runs/
+  varcon train --data FOLDER  the same for images, by a recipe chosen for them
+  varcon evaluate RUN         judge a run: neighbours, linear probe, map
+  varcon report RUN [RUN...]  write one HTML page about one run or several
+  varcon compare RECIPE       train several methods under one budget; a table
+  varcon sweep RECIPE         train every combination of settings; a table
   varcon predict RUN IMAGE    tell the classes of images with a trained run
-  varcon embed RUN FOLDER     write the features of a folder of images to a file
-  varcon search RUN IMAGE     find the images of a folder that are most like given ones
-  varcon export RUN           write a run's model as safetensors, onnx, pt2 or for the hub
-  varcon serve RUN            show a run as a web page: predictions, nearest images, a map
-  varcon reproduce NAME       make a table or figure of the paper again, the paper's value beside ours
+  varcon embed RUN FOLDER     write the features of a folder's images to a file
+  varcon search RUN IMAGE     find the images of a folder that are most alike
+  varcon export RUN           write the model as safetensors, onnx, pt2 or hub
+  varcon serve RUN            a run as a web page: predictions, images, a map
+  varcon reproduce NAME       make a table or figure of the paper again
 
 Each command explains itself with --help. Recipes are in the folder recipes/.
 """
@@ -68,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write must not lose all the others
         sys.stdout.reconfigure(errors="backslashreplace")
-    console = plain_console(quiet=PROCESS != "0")
+    console = plain_console(quiet=PROCESS != "0", ends_with_reader=arguments[:1] in (["predict"], ["search"]))
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         console.print(OVERVIEW, end="")
         return 0
@@ -95,12 +96,18 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         return 0
     except OSError as error:  # a full disk, a folder that may not be written
-        return say(error, 1)
+        return say(of_full_disk(error) if error.errno in FULL else error, 1)
+
+
+def of_full_disk(error: OSError) -> str:
+    what = error.filename or "a file"
+    return f"{what} cannot be written ({error.strerror}); free some space and start again"
 
 
 def say(error: object, code: int) -> int:
     who = "varcon" if PROCESS == "0" else f"varcon, process {PROCESS}"
-    print(f"{who}: {error}", file=sys.stderr)
+    with suppress(OSError):  # nobody reads any more
+        print(f"{who}: {error}", file=sys.stderr)
     return code
 
 

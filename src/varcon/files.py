@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 SECONDS_OF_A_WRITE = 3600.0  # a temporary file untouched for longer is that of a process that was killed
 
 
@@ -27,15 +29,29 @@ def replacing(path: Path) -> Iterator[Path]:
     os.close(handle)
     temporary = Path(name)
     try:
-        yield temporary
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
+        with naming(path):
+            yield temporary
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner can read
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A full disk is reported without the file that had no room: here it is `path`."""
+    try:
+        yield
+    except OSError as error:
+        cut_short = error.errno is None and "requested and" in str(error)  # numpy's, of an array
+        if error.filename or not (cut_short or error.errno in FULL):
+            raise
+        number = error.errno or errno.ENOSPC
+        raise OSError(number, os.strerror(number), str(path)) from None
 
 
 def temporaries(path: Path) -> Iterable[Path]:

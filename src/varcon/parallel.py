@@ -17,7 +17,7 @@ import torch
 from varcon import runs
 from varcon.core import InputError, Progress
 from varcon.engine.allocator import keep_freed_memory
-from varcon.engine.interrupt import Interrupted, requests_to_stop
+from varcon.engine.interrupt import Interrupted, requests_to_stop, to_stop
 from varcon.run import pick_device
 from varcon.runs import Planned, Result
 
@@ -53,8 +53,8 @@ def carry_out(
     """Trains and judges every run, and gives each with its result as soon as it is there.
 
     `shown` has a place for each device. With one device the work is done in this process, run after run. A
-    run that fails, or whose process dies, is a result that says so. Ctrl-C and SIGTERM stop all workers
-    once they have saved.
+    run that fails, or whose process dies, is a result that says so. Ctrl-C, SIGTERM and the loss of the
+    terminal stop all workers once they have saved.
     """
     # What is done already is only read, which is quick, and the table is then full however soon we stop.
     left = []
@@ -174,8 +174,10 @@ def stop_all(workers: Sequence[Worker]) -> None:
 
 def work(pipe: Connection, threads: int) -> None:
     """What a worker does until its pipe ends."""
-    # Ctrl-C reaches every process of a terminal; the first one hears it and tells the others by SIGTERM.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C and the loss of the terminal reach every process of it; the first one hears them and tells the
+    # others by SIGTERM.
+    for number in set(to_stop()) - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(threads)
     keep_freed_memory()
     last = [0.0]

@@ -2,28 +2,77 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import statistics
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import TracebackType
+from typing import IO
 
 from rich import box
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Task, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Column, Table
+from rich.text import Text
 
 from varcon.core import Findings, Progress
 
 SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "epsilon"}
+BETWEEN_NUMBERS = "  "
 SECONDS_BETWEEN_LINES = 15.0
 HARDEST_SHOWN = 10
 
 
-def plain_console(stderr: bool = False, quiet: bool = False) -> Console:
-    """On which text is what it says: a folder's name may hold [brackets] and :colons:."""
-    return Console(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+class PlainConsole(Console):
+    """On which text is what it says: a folder's name may hold [brackets] and :colons:.
+
+    Once nobody reads it any more, as behind `| head` or where the terminal is closed, it is silent and the
+    work goes on, to be saved; unless it `ends_with_reader`, since the text is all that the work is for.
+    """
+
+    def __init__(self, stderr: bool, quiet: bool, ends_with_reader: bool) -> None:
+        super().__init__(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
+        self._ends_with_reader = ends_with_reader
+
+    def _check_buffer(self) -> None:  # of rich, which calls it to write
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:  # which a closed terminal gives
+                raise
+            self.on_broken_pipe()
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        to_nowhere(self.file)
+        if self._ends_with_reader:
+            raise BrokenPipeError
+
+
+def plain_console(stderr: bool = False, quiet: bool = False, ends_with_reader: bool = False) -> PlainConsole:
+    return PlainConsole(stderr, quiet, ends_with_reader)
+
+
+def to_nowhere(stream: IO[str]) -> None:
+    """What was not taken would else be written once more as Python ends, and fail once more."""
+    with suppress(OSError, AttributeError):  # it is no file of the system
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def flush_or_drop() -> None:
+    """The last of what was printed, which nobody may be reading any more."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            to_nowhere(stream)
 
 
 class Bar:
@@ -34,37 +83,37 @@ class Bar:
         self._console = console
         self._title = title
         self._shares = live is not None
-        self._live = live or display(console)
-        self._task = self._live.add_task(title, total=None, numbers="", visible=False)
+        self._live = live or Display(console)
+        self._task = self._live.add_task(title, total=None, numbers=(), visible=False)
         self._shown = ("", 0)
         self._done = 0
         self._began = (0.0, 0)  # when the work now shown began, and how much of it was done already
         self._last_line = time.monotonic()
-        self._numbers = ""
+        self._numbers: tuple[str, ...] = ()
 
     def begin(self, title: str) -> None:
         """Another run, whose steps go under its own title."""
-        self._title, self._numbers = title, ""
+        self._title, self._numbers = title, ()
 
     def step(self, progress: Progress, row: dict[str, float] | None) -> None:
         if row is not None:
             speed = f"{row['images_per_second']:,.0f} images/s"
             terms = [f"{label} {row[name]:.4f}" for name, label in SHOWN.items() if name in row]
-            self._numbers = "  ".join([speed, *terms])
+            self._numbers = (speed, *terms)
         self._show(self._title, progress.step, progress.total_steps, self._numbers)
 
     def progress(self, done: int, total: int, what: str) -> None:
-        self._show(what, done, total, "")
+        self._show(what, done, total, ())
 
     def bytes(self, done: int, total: int, what: str) -> None:
         """The same for work that counts bytes, which are shown as megabytes."""
         whole = -(-total // 10**6)
-        self._show(f"{what}, MB", done // 10**6 if done < total else whole, whole, "")
+        self._show(f"{what}, MB", done // 10**6 if done < total else whole, whole, ())
 
     def note(self, line: str) -> None:
         self._console.print(line, style="dim", soft_wrap=True)
 
-    def _show(self, title: str, done: int, total: int, numbers: str) -> None:
+    def _show(self, title: str, done: int, total: int, numbers: tuple[str, ...]) -> None:
         now = time.monotonic()
         if (title, total) != self._shown or done < self._done:
             self._shown, self._began = (title, total), (now, done)
@@ -78,7 +127,8 @@ class Bar:
             # Of work that has just begun nobody knows yet how long it takes.
             known = timed or done == total
             left = f", {since / max(1, timed) * (total - done):.0f} s left" if known else ""
-            self._console.print(f"{title}: {done} of {total}{left}  {numbers}".rstrip(), soft_wrap=True)
+            words = BETWEEN_NUMBERS.join((f"{title}: {done} of {total}{left}", *numbers))
+            self._console.print(words, soft_wrap=True)
 
     def __enter__(self) -> Bar:
         if not self._shares:
@@ -92,23 +142,50 @@ class Bar:
             self._live.stop()
 
 
-def display(console: Console) -> RichProgress:
-    return RichProgress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}", markup=False),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    )
+class Display(RichProgress):
+    """Bars of which the name, the count and the time left are seen in a terminal of any usual width."""
+
+    def __init__(self, console: Console) -> None:
+        self._width = lambda: console.width  # it may change while work is shown
+        self._bar = BarColumn()
+        self._parts = (self._bar, MofNCompleteColumn(), TimeRemainingColumn())
+        super().__init__(*self._parts, console=console, disable=not console.is_terminal, transient=True)
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        """A name takes half of what bar, count and time leave, where there are numbers to show beside it; of
+        those as many are shown as have room, the first ones first."""
+        shown = [task for task in tasks if task.visible]
+        self._bar.bar_width = 24 if self._width() >= 100 else 12
+        count = max((2 * len(f"{task.total or 0:.0f}") + 1 for task in shown), default=0)
+        spaces = len(self._parts) + 1
+        room = max(8, self._width() - self._bar.bar_width - count - len("10:00:00") - spaces)
+        numbers = any(task.fields["numbers"] for task in shown)
+        titles = [shortened(task.description, max(room // 2, 24) if numbers else room) for task in shown]
+        room -= max(map(cell_len, titles), default=0)
+        table = Table.grid(*(Column(no_wrap=True) for _ in range(spaces + 1)), padding=(0, 1))
+        for task, title in zip(shown, titles, strict=True):
+            fitting = as_many_as_fit(task.fields["numbers"], room)
+            table.add_row(Text(title), *(part(task) for part in self._parts), Text(fitting))
+        return table
+
+
+def shortened(text: str, width: int) -> str:
+    """Without its middle, where it is too long: names differ at their ends."""
+    if cell_len(text) <= width:
+        return text
+    head = width // 2
+    return f"{set_cell_size(text, head)}…{set_cell_size(text[::-1], width - head - 1)[::-1]}"
+
+
+def as_many_as_fit(words: Sequence[str], width: int) -> str:
+    rows = (BETWEEN_NUMBERS.join(words[:number]) for number in range(len(words), 0, -1))
+    return next((row for row in rows if cell_len(row) <= width), "")
 
 
 @contextmanager
 def bars(console: Console, number: int) -> Iterator[list[Bar]]:
     """A bar for each of several processes, below one another."""
-    with display(console) as live:
+    with Display(console) as live:
         yield [Bar(console, "", live) for _ in range(number)]
 
 
@@ -133,18 +210,17 @@ def score_table(runs: list[dict[str, Findings]]) -> Table:
 
 
 def show(table: list[list[str]], console: Console) -> None:
-    """A head and rows. In a narrow terminal heads wrap, first between words, but no label and no number loses
-    its end; where the numbers alone are wider than it, its own lines wrap."""
+    """A head and rows. In a narrow terminal heads wrap between words; no word and no number is cut: where
+    these alone are wider than the terminal, its own lines wrap. In a file nothing wraps."""
     head, *rows = table
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)] or [0] * len(head)
-    widths[0] = max(widths[0], len(head[0]))
+    first = [head[0], *(max(title.split(), key=len, default="") for title in head[1:])]  # what is never cut
+    widths = [max(map(len, column)) for column in zip(first, *rows, strict=True)]
     between = 2 * len(widths) + 2  # spaces, and the lines that this kind of table does not draw
     spare = max(0, console.width - sum(widths) - between)
-    words = [max(map(len, title.split()), default=0) for title in head]
-    for wanted in (words, [len(title) for title in head]):
-        for place, width in enumerate(wanted):
-            more = min(max(0, width - widths[place]), spare)
-            widths[place], spare = widths[place] + more, spare - more
+    for place, title in enumerate(head):
+        missing = max(0, len(title) - widths[place])
+        more = min(missing, spare) if console.is_terminal else missing
+        widths[place], spare = widths[place] + more, spare - more
     # Given every width, rich has none to choose: left to itself it takes from cells what it gives to heads.
     columns = [Column(title, width=width, overflow="fold") for title, width in zip(head, widths, strict=True)]
     shown = Table(*columns, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))

@@ -5,7 +5,7 @@ import zipfile
 import pytest
 import torch
 
-from varcon.core import InputError
+from varcon.core import InputError, RunError
 from varcon.encoders import EncoderSettings
 from varcon.engine.checkpoint import load_checkpoint, load_weights, save_checkpoint, save_weights
 
@@ -49,6 +49,22 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, zipped):
     with pytest.raises(InputError, match=r"asks to run posix\.system, .* was not loaded"):
         load_checkpoint(path)
     assert not marker.exists()
+
+
+def test_a_full_disk_is_told_in_plain_words(tmp_path, monkeypatch):
+    def save(*_):
+        raise RuntimeError(
+            "[enforce fail at inline_container.cc:672] . unexpected pos 97088 vs 96984\nframe #0"
+        )
+
+    monkeypatch.setattr(torch, "save", save)
+    with pytest.raises(RunError) as caught:
+        save_checkpoint(tmp_path / "last.ckpt", {})
+    assert str(caught.value) == (
+        f"{tmp_path / 'last.ckpt'} cannot be written (the disk seems to be full); free some space and start "
+        "again, training with --resume"
+    )
+    assert not list(tmp_path.iterdir())
 
 
 def test_missing(tmp_path):

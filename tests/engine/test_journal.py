@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -53,3 +54,12 @@ def test_a_row_that_was_begun_goes_on_elsewhere():
     row = second.take(images_per_step=4)
     assert (row["loss"], row["kl"]) == (3.0, 0.75)
     assert row["images_per_second"] == pytest.approx(3 * 4 / 10, rel=0.2)  # those ten seconds count too
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux that has no room")
+def test_a_full_disk_names_the_journal(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    with pytest.raises(OSError, match="No space left") as caught, Journal(path, 0) as journal:
+        path.symlink_to("/dev/full")
+        journal.write({"step": 1})
+    assert caught.value.filename == str(path)

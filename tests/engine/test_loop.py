@@ -80,7 +80,7 @@ def stop_at(step, number):
     return watch
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_resuming_ends_at_the_same_bytes(whole, tmp_path, number):
     folder = tmp_path / "run"
     for step in (3, 7, 15):  # within an epoch, within another, at an epoch's end
@@ -92,6 +92,24 @@ def test_a_signal_saves_and_resuming_ends_at_the_same_bytes(whole, tmp_path, num
     assert weights(folder) == weights(whole)
     assert [untimed(row) for row in rows(folder)] == [untimed(row) for row in rows(whole)]
     assert signal.getsignal(number) is not None
+
+
+def test_a_terminal_that_closes_says_so_twice_and_nohup_outlives_it(tmp_path):
+    """The shell and the system each send the signal; a second one must not end what is being saved."""
+
+    def twice(progress, row):
+        if progress.step == 3:
+            os.kill(os.getpid(), signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    with pytest.raises(Interrupted, match="saved at step 3"):
+        run.train(recipe(), tmp_path / "run", watch=twice)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        run.train(recipe(), tmp_path / "run", resume=True, watch=stop_at(5, signal.SIGHUP))
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert torch.load(tmp_path / "run/last.ckpt", weights_only=True)["step"] == 20
 
 
 def untimed(row):

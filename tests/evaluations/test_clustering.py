@@ -156,6 +156,7 @@ def test_progress_is_told(digits, monkeypatch):
     Clustering()(frozen, digits)
     steps = [done for done, total, what in told if what == "clustering" and total == 500]
     assert steps == [0, 150, 300, 450]
+    assert told[-2:] == [(0, 1, "building the tree of clusters"), (1, 1, "building the tree of clusters")]
 
 
 def test_what_cannot_be(digits):

@@ -20,6 +20,15 @@ def test_map_keeps_neighbourhoods():
     assert model.score(arrays["points"][200:], arrays["labels"][200:]) > 0.8
 
 
+def test_the_map_says_when_it_is_drawn():
+    """What came before must not seem to go on meanwhile."""
+    data, told = load(DataSettings()), []
+    encoder = raw_pixels(data, torch.device("cpu"))
+    encoder.progress = lambda *report: told.append(report)
+    Map2D(points=10)(encoder, data)
+    assert told[-3:] == [(500, 500, "encoding images"), (0, 1, "drawing the map"), (1, 1, "drawing the map")]
+
+
 PROJECT = Projector("tsne", perplexity=5, seed=0)
 ONE_COLUMN = torch.eye(8)[3] * torch.arange(1.0, 31.0)[:, None]
 

@@ -151,7 +151,7 @@ def test_progress_is_reported_and_nothing_is_kept(digits):
     encoder = FrozenEncoder(torch.nn.Flatten(), digits, CPU, lambda *report: seen.append(report))
     replace(QUICK, severities=(1, 2))(encoder, digits)
     corrupted = [(done, total) for done, total, what in seen if what == "encoding corrupted images"]
-    assert corrupted == [(500 * cell, 3000) for cell in range(6)]
+    assert corrupted == [(500 * cell, 3000) for cell in range(7)]  # before each, and at the end
     assert len(encoder._kept) == 2  # the clean training and test images
 
 

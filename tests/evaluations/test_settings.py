@@ -11,12 +11,17 @@ import torch
 import varcon
 from varcon import InputError, Recipe, run_folder
 from varcon.cli import main
-from varcon.data import DataSettings
+from varcon.data import DataSettings, load
+from varcon.encoders import EncoderSettings
 from varcon.evaluations import FURTHER, STANDARD, EvaluateSettings, FurtherSettings, chosen_evaluations
+from varcon.evaluations.fewshot import FewShot
 from varcon.evaluations.finetune import FineTune
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.linear import LinearProbe
+from varcon.evaluations.logistic import LogisticProbe
+from varcon.evaluations.outliers import Outliers
 from varcon.evaluations.real import ReaL
+from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.transfer import Transfer, parse_target
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
@@ -32,6 +37,31 @@ def test_names_stand_for_evaluations():
     assert everything == {*STANDARD, *FURTHER}
     with pytest.raises(InputError, match=r"there is no evaluation 'clusterin'; choose from pixels, knn"):
         chosen_evaluations("clusterin")
+
+
+@pytest.mark.parametrize(
+    "evaluation",
+    [
+        LinearProbe(epochs=2),
+        LogisticProbe(steps=3),
+        FewShot(per_class=(1,), subsets=2),
+        FineTune(epochs=1, head="random"),
+        Outliers(images=20),
+        Robustness(corruptions=("contrast",), severities=(1,), images=20, steps=5),
+    ],
+    ids=lambda evaluation: type(evaluation).__name__,
+)
+def test_all_work_is_told_to_its_end(evaluation):
+    """What follows may be silent for minutes, and would go by the name of what went before."""
+    data, told = load(DataSettings()), {}
+    with torch.random.fork_rng():
+        encoder = EncoderSettings().build()
+    frozen = FrozenEncoder(encoder, data, torch.device("cpu"))
+    frozen.progress = lambda done, total, what: told.update({what: (done, total)})
+    evaluation(frozen, data)
+    told.pop("choosing the penalty of the logistic regression", None)  # at once followed by the last fit
+    assert told
+    assert all(done == total for done, total in told.values()), told
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -102,6 +102,18 @@ def test_ticks_are_round_and_inside() -> None:
         "0.02010",
         "0.02015",
     ]
+    assert [words for _, words in even_ticks(0.02, 0.02 + 1.5e-7, 3)] == [
+        "0.02",
+        "0.02000005",
+        "0.0200001",
+        "0.02000015",
+    ]
+    assert [words for _, words in even_ticks(2e6, 2.0075e6, 3)] == [
+        "2e+06",
+        "2.0025e+06",
+        "2.005e+06",
+        "2.0075e+06",
+    ]
     assert [words for _, words in even_ticks(0, 12_000, 3)] == ["0", "5,000", "10,000"]
     assert [place for place, _ in log_axis([1, 5], "K").ticks] == [1, 5]
 

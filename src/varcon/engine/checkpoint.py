@@ -20,8 +20,11 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     try:
         with replacing(path) as temporary:
             torch.save(state, temporary)
-    except RuntimeError as error:  # which is how torch reports a full disk
-        raise RunError(_unwritable(path, error)) from None
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        # A full disk is known to torch by a place in a file that is not where it should be.
+        full = "inline_container" in reason
+        raise RunError(_unwritable(path, "the disk seems to be full" if full else reason)) from None
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -52,7 +55,7 @@ def save_weights(path: Path, module: nn.Module) -> None:
         with replacing(path) as temporary:
             save_file(tensors, temporary)
     except SafetensorError as error:
-        raise RunError(_unwritable(path, error)) from None
+        raise RunError(_unwritable(path, str(error).removeprefix("Error while serializing: "))) from None
 
 
 def snapshot_path(folder: Path, epoch: int) -> Path:
@@ -60,9 +63,8 @@ def snapshot_path(folder: Path, epoch: int) -> Path:
     return folder / f"encoder-epoch{epoch:04d}.safetensors"
 
 
-def _unwritable(path: Path, error: Exception) -> str:
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    return f"{path} cannot be written ({reason}); free some space, then go on with --resume"
+def _unwritable(path: Path, reason: str) -> str:
+    return f"{path} cannot be written ({reason}); free some space and start again, training with --resume"
 
 
 def load_weights(path: Path, module: nn.Module) -> None:

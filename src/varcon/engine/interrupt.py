@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as requests that the loop answers when it can save."""
+"""Ctrl-C, SIGTERM and the loss of the terminal as requests that the loop answers when it can save."""
 
 from __future__ import annotations
 
@@ -23,18 +23,29 @@ class Request:
     number = 0  # the signal, once one has come
 
 
+def to_stop() -> list[signal.Signals]:
+    """The signals that ask for it: also that the terminal is closed or the connection lost, unless `nohup`
+    has the run outlive it."""
+    found = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # none on Windows
+        found.append(signal.SIGHUP)
+    return found
+
+
 @contextmanager
 def requests_to_stop() -> Iterator[Request]:
-    """Notes the first signal of a kind; a second one acts as usual."""
+    """Notes the first signal of a kind; a second one acts as usual, but for that of a terminal that closes,
+    which both the shell and the system send."""
     request = Request()
     if threading.current_thread() is not threading.main_thread():  # where Python allows no handlers
         yield request
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in to_stop()}
 
     def note(number: int, frame: Any) -> None:
         request.number = number
-        signal.signal(number, before[signal.Signals(number)])
+        if number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, before[signal.Signals(number)])
 
     for number in before:
         signal.signal(number, note)

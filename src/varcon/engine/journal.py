@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from varcon.distributed import sum_over_processes, world_size
-from varcon.files import write_text
+from varcon.files import naming, write_text
 
 
 class Journal:
@@ -30,16 +30,18 @@ class Journal:
     def write(self, row: dict[str, Any]) -> None:
         if self._path and not self._file:
             self._file = self._path.open("a", encoding="utf-8")
-        if self._file:
-            self._file.write(json.dumps(row) + "\n")
-            self._file.flush()
+        if self._path and self._file:
+            with naming(self._path):
+                self._file.write(json.dumps(row) + "\n")
+                self._file.flush()
 
     def __enter__(self) -> Journal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file:
-            self._file.close()
+        if self._path and self._file:
+            with naming(self._path):  # what had no room is tried once more
+                self._file.close()
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

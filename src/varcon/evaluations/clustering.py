@@ -137,7 +137,11 @@ def ward(points: Tensor, progress: OnProgress = lambda done, total, what: None) 
 
     if len(points) == 1:
         return np.empty((0, 4))
-    return linkage(distances(points, progress), "ward")
+    apart = distances(points, progress)
+    progress(0, 1, "building the tree of clusters")
+    tree = linkage(apart, "ward")
+    progress(1, 1, "building the tree of clusters")
+    return tree
 
 
 def distances(points: Tensor, progress: OnProgress) -> np.ndarray:

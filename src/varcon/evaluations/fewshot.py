@@ -63,6 +63,7 @@ class FewShot:
             penalties[row, subset] = chosen.penalty
             centroids = class_centroids(train[few], labels[few], len(data.classes))
             centroid[row, subset] = top1(directions @ centroids.T, test_labels)
+        encoder.progress(logistic.size, logistic.size, "learning from few labels")
         scores = {}
         for row, number in enumerate(numbers):
             for name, accuracy in (("logistic", logistic[row]), ("centroid", centroid[row])):

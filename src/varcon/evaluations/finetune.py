@@ -106,6 +106,7 @@ class FineTune:
             accuracy.append(METRICS["map" if several else "top1"](outputs, test_labels))
             if not several:
                 per_class.append(mean_per_class(outputs, test_labels))
+        encoder.progress(self.epochs, self.epochs, f"fine-tuning on {where}")
         best = int(np.argmax(accuracy))
         # Each measure at its own best epoch, which the test images choose: kinder than the last.
         scores = {"last": accuracy[-1], "best": accuracy[best], "best_epoch": float(best + 1)}

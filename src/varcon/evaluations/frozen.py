@@ -47,6 +47,7 @@ class FrozenEncoder:
         for start in range(0, len(split), IMAGES_AT_ONCE):
             self.progress(start, len(split), "encoding images")
             parts.append(self.encode(split.images[start : start + IMAGES_AT_ONCE]))
+        self.progress(len(split), len(split), "encoding images")
         return torch.cat(parts)
 
     def encode(self, images: Tensor) -> Tensor:

@@ -73,6 +73,7 @@ class LinearProbe:
             outputs = classifier(test)  # [N, classes]
             top1, top5 = top_accuracy(outputs, test_labels)
             accuracy.append(top1)
+        encoder.progress(self.epochs, self.epochs, "training the linear probe")
         best = int(np.argmax(accuracy))
         scores = {"last": accuracy[-1], "best": accuracy[best], "best_epoch": best + 1, "top5": top5}
         predictions = outputs.argmax(dim=1).cpu().numpy().astype(np.int32)  # the last epoch's

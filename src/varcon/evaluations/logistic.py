@@ -105,7 +105,9 @@ class LogisticProbe:
         else:
             best = self.least if self.steps == 1 else min(max(NOTHING_HELD_OUT, self.least), self.greatest)
         problem = LogisticProblem(features, targets, num_classes)
+        progress(0, 1, "fitting the logistic regression")
         model = problem.solve(best * problem.total_variance, self.passes)
+        progress(1, 1, "fitting the logistic regression")
         return Chosen(model, best, {penalty: judgement for penalty, (judgement, _) in tried.items()})
 
 

@@ -38,7 +38,10 @@ class Map2D:
             return Findings({})
         project = Projector(self.method, self.perplexity, self.seed)
         chosen = choose(len(data.test), self.points, self.seed)
-        points = project(encoder.features(data.test)[chosen.to(encoder.device)])
+        features = encoder.features(data.test)[chosen.to(encoder.device)]
+        encoder.progress(0, 1, "drawing the map")
+        points = project(features)
+        encoder.progress(1, 1, "drawing the map")
         return Findings(
             {}, {"points": points, "labels": data.test.labels[chosen].numpy(), "chosen": chosen.numpy()}
         )

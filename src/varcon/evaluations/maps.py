@@ -67,6 +67,7 @@ class SnapshotMaps:
             points = project(features, before)
             points -= points.mean(axis=0)
             maps.append(points if before is None else turned_onto(before, points))
+        encoder.progress(len(stages), len(stages), "drawing maps")
         arrays = {
             "points": np.stack(maps),  # [snapshots, N, 2]
             "labels": mapped.labels.numpy(),

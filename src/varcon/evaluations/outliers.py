@@ -127,6 +127,7 @@ def encode(encoder: FrozenEncoder, images: Images, kind: str) -> Tensor:
         encoder.progress(done, images.total, f"encoding outliers ({kind})")
         parts.append(encoder.encode(block))
         done += len(block)
+    encoder.progress(images.total, images.total, f"encoding outliers ({kind})")
     features = torch.cat(parts)
     check_finite(features)
     return features
@@ -157,6 +158,7 @@ class Typical:
             parts["neighbour"].append((z @ self.bank.T).topk(self.settings.k, dim=1).values[:, -1])
             distance = torch.cdist(features[block].double() @ self.whiten, self.means)
             parts["mahalanobis"].append(-distance.amin(1).square())
+        self.progress(len(features), len(features), "comparing with the training images")
         return {name: torch.cat(values).cpu().double().numpy() for name, values in parts.items()}
 
 

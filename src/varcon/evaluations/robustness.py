@@ -136,6 +136,8 @@ class Robustness:
         for cell, (name, severity) in enumerate(cells):
             split = self._open(name, severity, data, encoder.device)
             accuracy.flat[cell] = self._accuracy(encoder, classify, split, cell, len(cells))
+        seen = len(cells) * len(chosen)
+        encoder.progress(seen, seen, "encoding corrupted images")
         scores = {"clean": clean, "mean": float(accuracy.mean()), "images": float(len(chosen))}
         scores |= {f"severity{s}": float(accuracy[:, i].mean()) for i, s in enumerate(self.severities)}
         scores |= {name: float(accuracy[i].mean()) for i, name in enumerate(self.corruptions)}
@@ -205,4 +207,5 @@ class Robustness:
                 yield left.pop()
 
         classifier.train(batches(), features.__getitem__, labels)
+        encoder.progress(self.steps, self.steps, "training the classifier")
         return classifier

@@ -62,7 +62,14 @@ def even_ticks(low: float, high: float, most: int) -> list[tuple[float, str]]:
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     places = [step * place for place in range(first, last + 1)]
     if max(abs(low), abs(high)) >= 1e6 or step < 1e-6:
-        return [(place, f"{place:.3g}") for place in places]
+        # As many digits as tell the ticks apart: far from zero three may be the same for all.
+        texts = ([f"{place:.{digits}g}" for place in places] for digits in range(3, 18))
+        exact = (
+            found
+            for found in texts
+            if all(abs(float(text) - place) < step / 100 for text, place in zip(found, places, strict=True))
+        )
+        return list(zip(places, next(exact, [repr(place) for place in places]), strict=True))
     digits = next(d for d in range(9) if abs(step * 10**d - round(step * 10**d)) < 1e-6 * step * 10**d)
     return [(place, f"{place + 0.0:,.{digits}f}".replace("-", MINUS)) for place in places]
 
