@@ -17,7 +17,7 @@ from varcon.deploy.card import card
 from varcon.deploy.config import CONFIG, Config
 from varcon.deploy.model import READERS, encoder_of, load
 from varcon.engine.checkpoint import save_weights
-from varcon.files import write_text
+from varcon.files import naming, write_text
 from varcon.limits import did_you_mean
 
 HERE = Path(__file__).parent
@@ -76,7 +76,11 @@ def to_safetensors(encoder: nn.Module, config: Config, folder: Path) -> None:
 
 
 def to_pt2(encoder: nn.Module, config: Config, folder: Path) -> None:
-    torch.export.save(program_of(encoder, config), folder / "model.pt2")
+    program = program_of(encoder, config)
+    try:
+        torch.export.save(program, folder / "model.pt2")
+    except RuntimeError:  # which is how torch reports a full disk, in words of its own
+        raise RunError(f"{folder / 'model.pt2'} cannot be written; free some space and start again") from None
 
 
 def to_onnx(encoder: nn.Module, config: Config, folder: Path) -> None:
@@ -85,9 +89,10 @@ def to_onnx(encoder: nn.Module, config: Config, folder: Path) -> None:
         import onnxscript  # noqa: F401
     except ImportError:
         raise InputError("exporting to onnx needs onnx and onnxscript: pip install 'varcon[onnx]'") from None
-    with quiet():
+    program = program_of(encoder, config)
+    with quiet(), naming(folder / "model.onnx"):
         torch.onnx.export(
-            program_of(encoder, config),
+            program,
             (),
             folder / "model.onnx",
             input_names=["images"],

@@ -15,7 +15,7 @@ import torch
 
 from varcon.core import InputError
 from varcon.evaluations.frozen import row_blocks
-from varcon.files import replacing
+from varcon.files import naming, replacing
 
 Append = Callable[[np.ndarray], None]
 
@@ -78,7 +78,7 @@ def npz_writer(out: Path, width: int) -> Iterator[Callable[[np.ndarray, list[str
     """An .npz file with `vectors`, `paths` and, where there are any, `labels`."""
     names: tuple[list[str], list[str]] = ([], [])
     # An archive tells each array's size before its rows, and how many files are broken is known at the end.
-    with tempfile.TemporaryFile(dir=out.parent) as aside:
+    with naming(out), tempfile.TemporaryFile(dir=out.parent) as aside:
         with appending(aside, width) as append:
 
             def write(vectors: np.ndarray, paths: list[str], labels: list[str]) -> None:

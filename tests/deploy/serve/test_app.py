@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
@@ -130,7 +131,8 @@ def test_only_its_own_images_are_ever_served(client, kind, number):
 
 
 def test_a_thumbnail_whose_file_is_gone_is_not_found_and_tells_no_path(own, data, tmp_path, run_server):
-    elsewhere = load(own, "cpu", data_path=tmp_path / "nowhere")
+    elsewhere = load(own, "cpu", data_path=shutil.copytree(data, tmp_path / "nowhere"))
+    shutil.rmtree(tmp_path / "nowhere")
     with run_server(elsewhere) as (address, _):
         found = httpx.get(f"{address}/api/thumbnail/3", trust_env=False)
     assert found.status_code == 404

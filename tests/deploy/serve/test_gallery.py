@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 
@@ -95,8 +97,10 @@ def test_a_place_is_the_mean_of_the_nearest_by_their_distance():
     assert found.place(vectors[1])[0] == pytest.approx([4, 0], abs=0.01)
 
 
-def test_a_folder_that_has_gone_is_told(own, tmp_path):
-    found, amiss = open_gallery(load(own, "cpu", tmp_path / "gone"), None, None, silent)
+def test_a_folder_that_has_gone_is_told(own, data, tmp_path):
+    model = load(own, "cpu", shutil.copytree(data, tmp_path / "gone"))
+    shutil.rmtree(tmp_path / "gone")
+    found, amiss = open_gallery(model, None, None, silent)
     assert len(found) == 36
     assert len(amiss) == 1
     assert "--data.path" in amiss[0]
