@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import shutil
 import warnings
@@ -76,11 +77,10 @@ def to_safetensors(encoder: nn.Module, config: Config, folder: Path) -> None:
 
 
 def to_pt2(encoder: nn.Module, config: Config, folder: Path) -> None:
-    program = program_of(encoder, config)
-    try:
-        torch.export.save(program, folder / "model.pt2")
-    except RuntimeError:  # which is how torch reports a full disk, in words of its own
-        raise RunError(f"{folder / 'model.pt2'} cannot be written; free some space and start again") from None
+    whole = io.BytesIO()  # where a disk is full, torch's own writing ends the whole process
+    torch.export.save(program_of(encoder, config), whole)
+    with naming(folder / "model.pt2"):
+        (folder / "model.pt2").write_bytes(whole.getbuffer())
 
 
 def to_onnx(encoder: nn.Module, config: Config, folder: Path) -> None:
