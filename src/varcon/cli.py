@@ -37,7 +37,7 @@ from varcon.files import FULL, write_text
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
 from varcon.suggest import chosen_warmup, is_edited, suggest
-from varcon.terminal import Bar, findings_table, hardest_table, plain_console, score_table
+from varcon.terminal import Bar, findings_table, hardest_table, plain_console, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -306,7 +306,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
             console.print(findings_table(name, found[name]))
         if "hardest_files" in found[name].arrays:
             classes = run_folder.recorded_facts(chosen.run)["classes"]
-            console.print(hardest_table(found[name], classes))
+            show(hardest_table(found[name], classes), console)
     say_next("report", chosen.run, console)
 
 

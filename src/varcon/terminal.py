@@ -238,12 +238,12 @@ def findings_table(name: str, findings: Findings) -> Table:
     return table
 
 
-def hardest_table(findings: Findings, classes: list[str]) -> Table:
-    """The training images that fit their own class least; a report shows more of them."""
-    arrays = findings.arrays
-    table = Table("hardest training images", "class", "looks like", "p of its own class", box=box.SIMPLE_HEAD)
+def hardest_table(findings: Findings, classes: list[str]) -> list[list[str]]:
+    """The training images that fit their own class least, to be shown; a report has more of them."""
     names = ("files", "labels", "rivals", "confidence")
-    shown = (arrays[f"hardest_{name}"][:HARDEST_SHOWN] for name in names)
-    for file, label, rival, p in zip(*shown, strict=True):
-        table.add_row(str(file), classes[label], classes[rival], f"{p:.3f}")
-    return table
+    shown = (findings.arrays[f"hardest_{name}"][:HARDEST_SHOWN] for name in names)
+    rows = [
+        [str(file), classes[label], classes[rival], f"{p:.3f}"]
+        for file, label, rival, p in zip(*shown, strict=True)
+    ]
+    return [["hardest training images", "class", "looks like", "p of its class"], *rows]
