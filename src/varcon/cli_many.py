@@ -59,7 +59,7 @@ def compare(arguments: list[str], console: Console) -> None:
             chosen.recipe.name, base.augment.policy, base.train.learning_rate, base.train.weight_decay
         )
         judged, order = judges.of(planned), comparison.in_order
-        carry_out(judged, devices, out, "compare", "method", order, note, command, console)
+        tabulate(judged, devices, out, "compare", "method", order, note, command, console)
 
 
 class Judges(NamedTuple):
@@ -101,7 +101,7 @@ def read_seeds(text: str) -> list[int]:
 
 
 def chosen_devices(text: str | None) -> list[str]:
-    """None where the recipe says which."""
+    """None of them where the recipe says which."""
     return parallel.read_devices(text) if text else []
 
 
@@ -143,10 +143,10 @@ def sweep(arguments: list[str], console: Console) -> None:
             return sorted(results, key=lambda result: order[result.label, result.seed])
 
         note = "" if all(one.recipe.data.held_out for one in planned) else CHOOSING
-        carry_out(planned, devices, out, "sweep", "settings", in_order, note, command, console)
+        tabulate(planned, devices, out, "sweep", "settings", in_order, note, command, console)
 
 
-def carry_out(
+def tabulate(
     planned: list[Planned],
     devices: list[str],
     out: Path,
@@ -159,7 +159,7 @@ def carry_out(
 ) -> None:
     """Trains and judges every run, keeping the table up to date, and ends with the report."""
     results: list[Result] = []
-    for _, result in carried_out(planned, devices, command, console):
+    for _, result in with_bars(planned, devices, command, console):
         results = order([*results, result])
         runs.write(out, results, name, what, note)
     show(runs.table(results, what), console)
@@ -209,7 +209,7 @@ def make_again(
     """One table or figure; the runs that failed are returned."""
     with Bar(console, f"planning {name}") as bar:
         made = paper.plan(name, setup, data, seeds, bar.progress)
-    results = list(carried_out(made.planned, devices, command, console))
+    results = list(with_bars(made.planned, devices, command, console))
     with Bar(console, name) as bar:
         folder, table = paper.write(made, results, run.pick_device(devices[0]), bar.progress)
     console.print(f"{made.artifact.title} ({made.artifact.place})", soft_wrap=True)
@@ -225,7 +225,7 @@ def names_of_the_paper() -> str:
     return "\n".join(["tables and figures:", *names, "", "scales:", *scales, ""])
 
 
-def carried_out(
+def with_bars(
     planned: list[Planned], devices: list[str], command: str, console: Console
 ) -> Iterator[tuple[Planned, Result]]:
     """Every run as it comes to its end, with a line that says so."""

@@ -61,14 +61,14 @@ def carry_out(
     for number, one in enumerate(planned, start=1):
         title = f"{one.title} ({number} of {len(planned)})"
         if is_done(one):
-            yield one, carry_out_here(one, title, command, shown[0])
+            yield one, train_and_judge_here(one, title, command, shown[0])
         else:
             left.append((title, one))
     if len(devices) > 1 and len(left) > 1:
         yield from at_once(left, devices, command, shown)
     else:
         for title, one in left:
-            yield one, carry_out_here(on(one, devices[0]), title, command, shown[0])
+            yield one, train_and_judge_here(on(one, devices[0]), title, command, shown[0])
 
 
 def is_done(one: Planned) -> bool:
@@ -82,9 +82,9 @@ def on(one: Planned, device: str) -> Planned:
     return replace(one, recipe=replace(one.recipe, train=replace(one.recipe.train, device=device)))
 
 
-def carry_out_here(one: Planned, title: str, command: str, shown: Shown) -> Result:
+def train_and_judge_here(one: Planned, title: str, command: str, shown: Shown) -> Result:
     shown.begin(title)
-    return runs.carry_out(one, shown.step, shown.progress, command)
+    return runs.train_and_judge(one, shown.step, shown.progress, command)
 
 
 def at_once(
@@ -192,7 +192,7 @@ def work(pipe: Connection, threads: int) -> None:
         while True:
             planned, command = pipe.recv()
             try:
-                result = runs.carry_out(
+                result = runs.train_and_judge(
                     planned,
                     lambda progress, row: tell("step", progress, row),
                     lambda done, total, what: tell("progress", done, total, what),

@@ -85,7 +85,7 @@ def check_run(one: Planned, data: Data) -> None:
         )
 
 
-def carry_out(planned: Planned, watch: Watcher, progress: OnProgress, command: str) -> Result:
+def train_and_judge(planned: Planned, watch: Watcher, progress: OnProgress, command: str) -> Result:
     """Trains and judges one run, or goes on where it was left, or only reads what is there."""
     folder, recipe = planned.folder, planned.recipe
     findings: dict[str, Findings] = {}
