@@ -10,7 +10,7 @@ from varcon.cli import main
 from varcon.core import InputError
 from varcon.data import load
 from varcon.recipe import load_recipe, recipe_to_dict, recipe_to_toml
-from varcon.suggest import chosen_budget, chosen_encoder, chosen_warmup, suggest
+from varcon.suggest import chosen_budget, chosen_encoder, chosen_warmup, suggest, unsealed
 
 
 def make(folder: Path, counts: dict[str, int], side: int = 12) -> Path:
@@ -264,6 +264,25 @@ def test_flags_that_replace_what_was_chosen_are_told(tmp_path, monkeypatch, caps
     with pytest.raises(SystemExit):  # a flag that does not exist
         main(["train", "--data", "pets", "--out", "runs/b", "--train.epoch", "1"])
     assert not (tmp_path / "runs/b.toml").exists()
+
+
+def test_a_shorter_training_is_resumed_with_the_warmup_it_began_with(tmp_path, monkeypatch, capsys):
+    """Also one that an earlier version began, whose recipe has no seal and whose warm-up stayed as chosen."""
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 10, "dog": 9}, side=8)
+    command = ["train", "--data", "pets", "--train.device", "cpu", "--train.epochs", "5"]
+    for warmup in (None, 3.0):
+        assert main([*command, *(["--train.warmup-epochs", "3"] if warmup else [])]) == 0
+        (tmp_path / "runs/pets/encoder.safetensors").unlink()
+        text = (tmp_path / "runs/pets.toml").read_text()
+        if warmup:
+            (tmp_path / "runs/pets.toml").write_text(unsealed(text))
+        assert main([*command, "--resume"]) == 0
+        (tmp_path / "runs/pets.toml").write_text(text.replace("epochs = 60", "epochs = 61"))
+        assert main([*command, "--resume"]) == 2
+        shown = "train by it with `varcon train runs/pets.toml --train.device cpu --train.epochs 5 --resume`"
+        assert shown in capsys.readouterr().err
+        shutil.rmtree(tmp_path / "runs")
 
 
 def test_a_shorter_training_has_a_shorter_warmup(tmp_path, monkeypatch, capsys):

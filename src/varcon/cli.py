@@ -36,7 +36,7 @@ from varcon.evaluations.transfer import given_targets
 from varcon.files import FULL, write_text
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
-from varcon.suggest import chosen_warmup, is_edited, suggest
+from varcon.suggest import chosen_warmup, is_edited, suggest, unsealed
 from varcon.terminal import Bar, findings_table, hardest_table, plain_console, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
@@ -186,12 +186,16 @@ def with_suggested_recipe(
         found = suggest(path, device.partition(":")[0], bar.progress)
     settings = parse_train(found.recipe, arguments).settings
     sets_warmup = any(a.partition("=")[0].replace("_", "-") == WARMUP for a in rest)
+    own = arguments
     if settings.train.epochs < found.recipe.train.epochs and not sets_warmup:
+        warmup: float = chosen_warmup(settings.train.epochs)
+        if (folder / "recipe.json").exists():  # a run that may be resumed has its own already
+            warmup = run_folder.stored_recipe(folder).train.warmup_epochs
         # As a flag too: the recipe file keeps what was chosen, and the command at its head repeats the run.
-        arguments += [WARMUP, str(chosen_warmup(settings.train.epochs))]
+        arguments = [*arguments, WARMUP, f"{warmup:g}"]
         settings = parse_train(found.recipe, arguments).settings
     text = found.as_recipe_file(train_command(arguments))
-    refuse_other_recipe(target, text, folder, path, arguments)
+    refuse_other_recipe(target, text, folder, path, own)
     for reason in found.reasons:
         console.print(f"  {reason}", soft_wrap=True)
     changed = differences(recipe_to_dict(found.recipe), recipe_to_dict(settings))
@@ -200,7 +204,7 @@ def with_suggested_recipe(
         console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True)
 
     def write() -> None:
-        refuse_other_recipe(target, text, folder, path, arguments)  # edited while the images were read
+        refuse_other_recipe(target, text, folder, path, own)  # edited while the images were read
         if not (target.exists() and (folder / "recipe.json").exists()):  # its head tells how a run was begun
             write_text(target, text)
         console.print(f"recipe: {target} (edit it, and train again with another --out)", soft_wrap=True)
@@ -227,8 +231,8 @@ def refuse_other_recipe(target: Path, text: str, folder: Path, images: Path, arg
     if not target.exists():
         return
     there = target.read_text(encoding="utf-8")
-    if there.partition("\n")[2] == text.partition("\n")[2]:  # all but the command
-        return
+    if there.partition("\n")[2] in (text.partition("\n")[2], unsealed(text).partition("\n")[2]):
+        return  # but for the command, what is chosen; the files of earlier versions have no seal
     try:
         of = load_recipe(target).data.path
     except InputError:  # edited, and not yet a recipe

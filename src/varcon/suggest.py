@@ -45,8 +45,11 @@ def seal(text: str) -> str:
 
 def is_edited(text: str) -> bool:
     """Whether a recipe file is other than it was written; one that this program did not write is, too."""
-    written = text.rpartition(f"\n{SEAL}")[0]
-    return text != written + seal(written)
+    return text != unsealed(text) + seal(unsealed(text))
+
+
+def unsealed(text: str) -> str:
+    return text.rpartition(f"\n{SEAL}")[0]
 
 
 def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Suggestion:

@@ -43,7 +43,8 @@ class PlainConsole(Console):
         try:
             super()._check_buffer()
         except OSError as error:
-            if error.errno != errno.EIO:  # which a closed terminal gives
+            # A closed terminal gives the one; the other, of a pipe, early versions of rich do not catch.
+            if error.errno not in (errno.EIO, errno.EPIPE):
                 raise
             self.on_broken_pipe()
 

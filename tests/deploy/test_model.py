@@ -180,6 +180,9 @@ def test_labels_that_were_corrected_are_learned_anew(own, data, tmp_path):
     assert (nearest.name, nearest.label) == ("train/green/red-3.png", "green")
     (right / "train/red/green-3.png").unlink()  # data of which some are gone are no longer the run's
     assert np.array_equal(varcon.load(own, "cpu", data_path=right).config.centroids, model.config.centroids)
+    shutil.rmtree(right)
+    right.mkdir()  # as where no disk is mounted
+    assert np.array_equal(varcon.load(own, "cpu", data_path=right).config.centroids, model.config.centroids)
     with pytest.raises(InputError, match="there is no nowhere"):
         varcon.load(own, "cpu", data_path="nowhere")
 

@@ -39,6 +39,13 @@ def test_scores_of_other_settings_have_no_mean(tmp_path: Path) -> None:
     (group,) = group_by_recipe(read_runs(folders))
     assert group.spread("knn", "top1") == Spread(50.5, pytest.approx(0.5**0.5), 2)
     assert group.spread("linear", "last") is None
+    record = {"scores": {"top1": 51.0}, "settings": {"k": 5}, "labels": "aa"}
+    (folders[1] / "findings/knn.json").write_text(json.dumps(record))
+    (group,) = group_by_recipe(read_runs(folders))
+    assert group.spread("knn", "top1").count == 2
+    (folders[0] / "findings/knn.json").write_text(json.dumps(record | {"labels": "bb"}))
+    (group,) = group_by_recipe(read_runs(folders))
+    assert group.spread("knn", "top1") is None
     assert group.spread("pixels", "top1") is None
 
 

@@ -76,7 +76,10 @@ def sorted_anew(folder: Path, training: Training, root: Path) -> bool:
     are gone, what is kept stays all that there is."""
     if not root.is_dir() or all((root / file).exists() for file in training.files or ()):
         return False
-    now = with_held_out(find_images(root), root).train_files
+    try:
+        now = with_held_out(find_images(root), root).train_files
+    except InputError:  # such as a folder to which no disk is mounted
+        return False
     return recorded_facts(folder).get("files") == names_digest(map(str, now))
 
 

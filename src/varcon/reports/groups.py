@@ -12,7 +12,7 @@ import numpy as np
 
 from varcon.engine.state import FREE_ON_RESUME
 from varcon.reports.charts import Marks
-from varcon.reports.collect import Run, flat
+from varcon.reports.collect import Finding, Run, flat
 
 # Which of its kind a run is, what it keeps on the way, and how it was carried out. How it is judged is none
 # of these: scores of other settings have no common mean.
@@ -38,8 +38,8 @@ class Group:
         return len({str(run.seed) for run in self.runs})
 
     def spread(self, finding: str, name: str) -> Spread | None:
-        """None also where the runs were judged with different settings: those have no common mean."""
-        alike = len({_judged(run, finding) for run in self.runs if finding in run.findings}) == 1
+        """None also where the runs were judged in different ways: those have no common mean."""
+        alike = _judged_alike([run.findings[finding] for run in self.runs if finding in run.findings])
         return spread([run.score(finding, name) for run in self.runs]) if alike else None
 
     def means(self, finding: str, names: Iterable[str]) -> np.ndarray:
@@ -118,11 +118,16 @@ def _computed(run: Run) -> dict[str, Any]:
     return {name: value for name, value in flat(run.recipe).items() if name not in aside}
 
 
-def _judged(run: Run, finding: str) -> str:
-    """The settings of an evaluation, but for what each run has of its own."""
-    settings = flat(run.findings[finding].settings)
+def _judged_alike(found: list[Finding]) -> bool:
+    """With the same settings, but for what each run has of its own, and by the same labels; earlier versions
+    did not note by which."""
     own = ("seed", "epsilon", "path")  # drawn, learned, and where the data of a transfer lie
-    return json.dumps({k: v for k, v in settings.items() if k.split(".")[-1] not in own}, sort_keys=True)
+    settings = [
+        {name: value for name, value in flat(one.settings).items() if name.split(".")[-1] not in own}
+        for one in found
+    ]
+    labels = {one.labels for one in found} - {""}
+    return all(one == settings[0] for one in settings) and len(labels) <= 1
 
 
 def marks_of(groups: list[Group], finding: str, names: list[str]) -> list[Marks]:

@@ -23,7 +23,8 @@ RUNS = (
 ALWAYS = ("knn", "linear", "pixels")  # shown even where nothing is there yet
 HINT = (
     "Means of runs that differ in the seed, and perhaps in how they were carried out, such as the device; "
-    "the spread is their sample standard deviation. Runs that were judged with different settings have none."
+    "the spread is their sample standard deviation. Runs that were judged with different settings or labels "
+    "have none."
 )
 FLATTERS = "The best epoch of a probe is picked on the test images, so it flatters: quote the last."
 

@@ -36,6 +36,15 @@ def test_the_hardest_images_are_shown_with_label_rival_and_confidence(tmp_path: 
     assert drawing.caption.startswith("The 2 training images")
 
 
+def test_the_hardest_images_are_listed_by_file_whatever_its_name(tmp_path: Path) -> None:
+    run, _ = hard_run(tmp_path, shown=2)
+    assert temperature.files(run) == []
+    run.findings["temperature"].arrays["hardest_files"] = np.array(["a/1.png", "b/caf\udce9.png", "c|d.png"])
+    (table,) = temperature.files(run)
+    assert "| b/caf\\udce9.png | class 1 | class 0 | 0.250 |" in table.markdown()
+    table.markdown().encode()
+
+
 def sampled(run: Run, tau1: float = 0.1) -> Run:
     quantiles = np.array([[0, 0.1, 0.2, 0.5, 0.7, 0.9, 1], [0, 0.2, 0.4, 0.6, 0.8, 0.9, 1]])
     density = np.array([[2.0, 0.0], [0.5, 1.5]])

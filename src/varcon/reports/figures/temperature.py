@@ -155,14 +155,15 @@ def hardest(run: Run) -> list[Drawing]:
 
 def files(run: Run) -> list[Table]:
     """Where the hardest images lie, so that their labels can be looked after."""
-    names = ("files", "labels", "rivals", "confidence")
-    paths, labels, rivals, confidence = (run.array("temperature", f"hardest_{name}") for name in names)
+    arrays = (f"hardest_{name}" for name in ("files", "labels", "rivals", "confidence"))
+    paths, labels, rivals, confidence = (run.array("temperature", name) for name in arrays)
     if paths is None or labels is None or rivals is None or confidence is None:
         return []
     classes = run.names_of(labels, rivals)
+    names = [str(path).encode(errors="backslashreplace").decode() for path in paths]  # any bytes are a name
     rows = [
-        [Cell(str(path)), Cell(classes[int(label)]), Cell(classes[int(rival)]), Cell(f"{p:.3f}")]
-        for path, label, rival, p in zip(paths, labels, rivals, confidence, strict=True)
+        [Cell(name), Cell(classes[int(label)]), Cell(classes[int(rival)]), Cell(f"{p:.3f}")]
+        for name, label, rival, p in zip(names, labels, rivals, confidence, strict=True)
     ]
     head = ["file", "class", "looks like", "p"]
     return [Table("The hardest training images, by file", head, rows[:FILES_LISTED], words=3, shape="wide")]
