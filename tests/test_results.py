@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from varcon.cli import parse_train
+from varcon.cli_train import parse_train
 from varcon.recipe import load_recipe
 
 ROOT = Path(__file__).parents[1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import os
 import shlex
 import signal
@@ -14,13 +13,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich.console import Console
 
 from varcon import run, run_folder
-from varcon.arguments import Demo, Download, Evaluate, Report, Train, from_home, parse
+from varcon.arguments import Demo, Download, Evaluate, Report, parse
+from varcon.cli_train import say_next, train, train_with_bar
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
 from varcon.encoders import FOR_VECTORS
@@ -33,15 +32,13 @@ from varcon.evaluations import (
     chosen_evaluations,
 )
 from varcon.evaluations.transfer import given_targets
-from varcon.files import FULL, write_text
+from varcon.files import FULL
 from varcon.limits import did_you_mean
-from varcon.recipe import DIGITS, Recipe, differences, load_recipe, recipe_to_dict
-from varcon.suggest import chosen_warmup, is_edited, suggest, unsealed
+from varcon.recipe import DIGITS, Recipe
 from varcon.terminal import Bar, findings_table, hardest_table, plain_console, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
-WARMUP = "--train.warmup-epochs"
 
 OVERVIEW = """\
 varcon: variational supervised contrastive learning
@@ -109,175 +106,6 @@ def say(error: object, code: int) -> int:
     with suppress(OSError):  # nobody reads any more
         print(f"{who}: {error}", file=sys.stderr)
     return code
-
-
-def train(arguments: list[str], console: Console) -> None:
-    begins: Callable[[], None] = run.nothing
-    wants_help = any(a in ("-h", "--help") for a in arguments)
-    if any(a.partition("=")[0] == "--data" for a in arguments) and not wants_help:
-        recipe, arguments, begins = with_suggested_recipe(arguments, console)
-    elif arguments and not arguments[0].startswith("-"):
-        recipe = load_recipe(arguments[0])
-    elif wants_help:
-        recipe = Recipe()
-    else:
-        raise InputError(
-            "train needs a recipe first, for example: varcon train recipes/digits/varcon.toml; "
-            "or a folder of images: varcon train --data FOLDER"
-        )
-    chosen = parse_train(recipe, arguments)
-    path = Path(chosen.recipe)
-    folder = chosen.out or run_folder.RUNS / run_folder.run_name(path)
-    if chosen.resume and path.name == "recipe.json" and not chosen.out:
-        folder = path.parent  # a run's own recipe names the run
-    if chosen.resume and not folder.exists():
-        console.print(f"there is no {folder} yet: the run begins", soft_wrap=True)
-    epochs, warmup = chosen.settings.train.epochs, chosen.settings.train.warmup_epochs
-    if warmup >= epochs:
-        console.print(
-            f"train.warmup_epochs is {warmup:g}, train.epochs {epochs}: the learning rate only grows; lower "
-            "the first or raise the second",
-            soft_wrap=True,
-        )
-    command = train_command(arguments)
-    train_with_bar(chosen.settings, folder, chosen.resume, command, f"{command} --resume", console, begins)
-    say_next("evaluate", folder, console)
-
-
-def parse_train(recipe: Recipe[Any], arguments: list[str]) -> Train[Any]:
-    """The recipe's settings, but for those that the flags give."""
-    named = not arguments[0].startswith("-")
-    default: Train[Any] = Train(recipe=arguments[0] if named else tyro.MISSING, settings=recipe)
-    of_this_method: Any = Train
-    chosen: Train[Any] = parse(of_this_method[type(recipe.method)], "train", arguments, default=default)
-    return chosen
-
-
-def train_command(arguments: list[str]) -> str:
-    """What begins this run."""
-    return shlex.join([*launcher(), "train", *(a for a in arguments if a != "--resume")])
-
-
-def with_suggested_recipe(
-    arguments: list[str], console: Console
-) -> tuple[Recipe[Any], list[str], Callable[[], None]]:
-    """A recipe that is chosen for the folder of --data; the arguments with a recipe file in place of the
-    folder; and what writes this file, to be edited, once the run begins: one that cannot leaves none."""
-    data, rest = take_flag("--data", arguments)
-    if not data or data.startswith("--"):
-        raise InputError("--data needs a folder of images, for example: varcon train --data photos")
-    path = Path(data).expanduser()
-    if not arguments[0].startswith("-"):
-        raise InputError(
-            f"--data chooses a recipe for {path}, but {arguments[0]} is given too; leave out one of them, or "
-            f"train by the recipe on these images with --data.name folder --data.path {shlex.quote(data)}"
-        )
-    out = take_flag("--out", rest)[0]
-    folder = from_home(Path(out)) if out else run_folder.RUNS / path.resolve().name
-    if folder.resolve().is_relative_to(path.resolve()):
-        raise InputError(
-            f"the run's folder {folder} would lie inside the folder of images {path}; start from another "
-            "folder, or give one elsewhere with --out"
-        )
-    target = folder.parent / f"{folder.resolve().name}.toml"
-    arguments = [str(target), *rest]
-    device = run.pick_device(take_flag("--train.device", rest)[0] or "auto")
-    with Bar(console, "looking at the images") as bar:
-        found = suggest(path, device.partition(":")[0], bar.progress)
-    settings = parse_train(found.recipe, arguments).settings
-    sets_warmup = any(a.partition("=")[0].replace("_", "-") == WARMUP for a in rest)
-    own = arguments
-    if settings.train.epochs < found.recipe.train.epochs and not sets_warmup:
-        warmup: float = chosen_warmup(settings.train.epochs)
-        if (folder / "recipe.json").exists():  # a run that may be resumed has its own already
-            warmup = run_folder.stored_recipe(folder).train.warmup_epochs
-        # As a flag too: the recipe file keeps what was chosen, and the command at its head repeats the run.
-        arguments = [*arguments, WARMUP, f"{warmup:g}"]
-        settings = parse_train(found.recipe, arguments).settings
-    text = found.as_recipe_file(train_command(arguments))
-    refuse_other_recipe(target, text, folder, path, own)
-    for reason in found.reasons:
-        console.print(f"  {reason}", soft_wrap=True)
-    changed = differences(recipe_to_dict(found.recipe), recipe_to_dict(settings))
-    if changed:
-        told = ", ".join(f"{name} {ours} instead of {chosen}" for name, (chosen, ours) in changed.items())
-        console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True)
-
-    def write() -> None:
-        refuse_other_recipe(target, text, folder, path, own)  # edited while the images were read
-        if not (target.exists() and (folder / "recipe.json").exists()):  # its head tells how a run was begun
-            write_text(target, text)
-        console.print(f"recipe: {target} (edit it, and train again with another --out)", soft_wrap=True)
-
-    return found.recipe, arguments, write
-
-
-def take_flag(flag: str, arguments: list[str]) -> tuple[str | None, list[str]]:
-    """The value of a flag, the last if it is given several times, and the arguments without it."""
-    value, rest = None, []
-    remaining = iter(arguments)
-    for argument in remaining:
-        name, equals, given = argument.partition("=")
-        if name == flag:
-            value = given if equals else next(remaining, None)
-        else:
-            rest.append(argument)
-    return value, rest
-
-
-def refuse_other_recipe(target: Path, text: str, folder: Path, images: Path, arguments: list[str]) -> None:
-    """A recipe file may be the user's work: it stays unless it is what was chosen, whatever the flags, or
-    was chosen for these images, was not edited and has no run."""
-    if not target.exists():
-        return
-    there = target.read_text(encoding="utf-8")
-    if there.partition("\n")[2] in (text.partition("\n")[2], unsealed(text).partition("\n")[2]):
-        return  # but for the command, what is chosen; the files of earlier versions have no seal
-    try:
-        of = load_recipe(target).data.path
-    except InputError:  # edited, and not yet a recipe
-        of = str(images)
-    if Path(of).expanduser().resolve() != images.resolve():
-        raise InputError(
-            f"{target} is there already and is for the images of {of or 'another data set'}, "
-            f"not of {images}; give these a run of another name with --out FOLDER"
-        )
-    if not is_edited(there) and not (folder / "recipe.json").exists():
-        return
-    raise InputError(
-        f"{target} is there already and differs from what would be chosen now; train by it with "
-        f"`{shlex.join([*launcher(), 'train', *arguments])}`, or remove it"
-    )
-
-
-def launcher() -> list[str]:
-    """How this command was started."""
-    processes = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    several = ["torchrun", "--nproc-per-node", processes, "-m", "varcon"]
-    return several if processes != "1" else ["varcon"]
-
-
-def train_with_bar(
-    recipe: Recipe[Any],
-    folder: Path,
-    resume: bool,
-    command: str,
-    to_continue: str,
-    console: Console,
-    begins: Callable[[], None] = run.nothing,
-) -> None:
-    with Bar(console, f"training {folder.name}") as bar:
-        try:
-            run.train(recipe, folder, resume, bar.step, bar.progress, command, begins)
-            how = json.loads((folder / "recipe.json").read_text(encoding="utf-8")).get("steps", "")
-            bar.note(f"trained {folder}" + (f"; steps ran as {how}" if "no GPU" not in how else ""))
-        except Interrupted as error:
-            raise Interrupted(f"{error}; continue with: {to_continue}", error.signal) from None
-
-
-def say_next(verb: str, folder: Path, console: Console) -> None:
-    """A command that a shell takes as it stands."""
-    console.print(f"next: {shlex.join(['varcon', verb, str(folder)])}", soft_wrap=True)
 
 
 def evaluate(arguments: list[str], console: Console) -> None:

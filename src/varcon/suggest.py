@@ -12,7 +12,8 @@ from varcon.augment import AugmentSettings
 from varcon.core import InputError, OnProgress
 from varcon.data import DataSettings
 from varcon.data.assemble import available_memory
-from varcon.data.folder import find_images, left_out, usual_size, with_held_out
+from varcon.data.folder import usual_size
+from varcon.data.listing import find_images, left_out, with_held_out
 from varcon.encoders import EncoderSettings, stem_for
 from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
 

@@ -23,7 +23,7 @@ from varcon.core import InputError
 from varcon.data import download as module
 from varcon.data.cifar import load_cifar10, load_cifar100
 from varcon.data.download import DATA_SETS, Published, download
-from varcon.data.folder import find_images
+from varcon.data.listing import find_images
 
 
 class Server(ThreadingHTTPServer):

@@ -17,7 +17,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from varcon import cli, run, run_folder
+from varcon import cli_train, run, run_folder
 from varcon.cli import VERBS
 from varcon.core import Batch
 from varcon.data import DataSettings, load
@@ -224,10 +224,10 @@ def test_commands_in_the_docs_are_understood(verb, words, monkeypatch):
     monkeypatch.setattr(tyro, "cli", parse_and_stop)
     monkeypatch.setattr(run_folder, "stored_recipe", lambda folder: DIGITS)
     monkeypatch.setattr(
-        cli, "with_suggested_recipe", lambda words, _: (DIGITS, ["RECIPE", *words[2:]], run.nothing)
+        cli_train, "with_suggested_recipe", lambda words, _: (DIGITS, ["RECIPE", *words[2:]], run.nothing)
     )
     monkeypatch.setattr(
-        cli,
+        cli_train,
         "load_recipe",
         lambda path: load_recipe(
             ROOT / path if str(path).startswith("recipes/") else recipes / "digits/ce.toml"

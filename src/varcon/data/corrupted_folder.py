@@ -12,7 +12,8 @@ from torch import Tensor
 
 from varcon.core import Data, InputError
 from varcon.data.assemble import check_labels, resize, to_images, to_labels
-from varcon.data.folder import class_folders, decode, list_images
+from varcon.data.folder import decode
+from varcon.data.listing import class_folders, list_images
 
 SEVERITIES = 5  # all in one .npy file, one after the other
 LAYOUT = "NAME.npy beside labels.npy, as in CIFAR-10-C, or NAME/SEVERITY/CLASS/*.jpg, as in ImageNet-C"

@@ -144,7 +144,7 @@ def predict(arguments: list[str], console: Console) -> None:
 
 def embed(arguments: list[str], console: Console) -> None:
     chosen: Embed = parse(Embed, "embed", arguments)
-    from varcon.data.folder import class_of
+    from varcon.data.listing import class_of
     from varcon.deploy.images import read_blocks
     from varcon.deploy.vectors import WRITERS
 

@@ -18,7 +18,8 @@ from PIL import Image
 from torch import Tensor
 
 from varcon.core import InputError
-from varcon.data.folder import SUFFIXES, images_below, in_order, is_image, square, with_image
+from varcon.data.folder import in_order, square, with_image
+from varcon.data.listing import SUFFIXES, images_below, is_image
 
 AnImage: TypeAlias = str | os.PathLike[str] | np.ndarray | Tensor | Image.Image
 Images: TypeAlias = AnImage | Sequence[AnImage]  # an array or tensor may hold several

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 
 from varcon.core import Data, InputError, OnProgress
 from varcon.data import DataSettings, load
-from varcon.data.folder import find_images, with_held_out
+from varcon.data.listing import find_images, with_held_out
 from varcon.deploy.config import Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings

@@ -100,7 +100,7 @@ def read_labels(path: Path, num_classes: int) -> list[list[int]]:
 
 def file_order(folder: Path, count: int) -> list[int]:
     """Of each image below a folder with one folder a class, in the data's order, its file name's place."""
-    from varcon.data.folder import class_folders, list_images
+    from varcon.data.listing import class_folders, list_images
 
     if not folder.is_dir():
         raise InputError(f"there is no folder {folder}; correct real.images")

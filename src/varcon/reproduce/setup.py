@@ -13,7 +13,7 @@ from varcon.core import Data, InputError, OnProgress
 from varcon.data import DATASETS, DataSettings, load
 from varcon.data.corrupted_folder import locate
 from varcon.data.corruptions import NAMES, SEVERITIES
-from varcon.data.folder import find_splits
+from varcon.data.listing import find_splits
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings, FurtherSettings
 from varcon.evaluations.knn import KNN
