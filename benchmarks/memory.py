@@ -190,7 +190,7 @@ def slopes(each: Sweep) -> str:
     for name in each.results:
         seconds, memory = each.slope(name, "seconds"), each.slope(name, "memory")
         if seconds is not None and memory is not None:
-            parts.append(f"{name}: time {seconds:.2f}, memory {memory:.2f}")
+            parts.append(f"{name}: time {seconds:z.2f}, memory {memory:z.2f}")
     return (
         f"Powers of the number of {each.along} with which each grows, fitted over the {FITTED[each.along]} "
         f"largest sizes measured: {'; '.join(parts)}."
@@ -213,7 +213,7 @@ def plot(sweeps: list[Sweep], path: Path) -> None:
                 if not found:
                     continue
                 slope = each.slope(name, cost)
-                legend = name if slope is None else f"{name}: slope {slope:.2f}"
+                legend = name if slope is None else f"{name}: slope {slope:z.2f}"
                 costs = [getattr(result, cost) / unit for result in found.values()]
                 axes.plot(list(found), costs, color="black", label=legend, **LOOKS[name])
             axes.set_xscale("log")
@@ -222,7 +222,7 @@ def plot(sweeps: list[Sweep], path: Path) -> None:
             axes.set_xticks(list(sizes), [short(size) for size in sizes])
             axes.minorticks_off()
             axes.grid(True, color="0.85", linewidth=0.6)
-            axes.legend(fontsize="small", frameon=True)
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", frameon=False)  # above the curves
             if column == 0:
                 axes.set_ylabel(label)
             if row == 1:

@@ -88,6 +88,17 @@ def test_the_speed_quoted_is_the_speed_measured(page):
         assert line.split(" | ")[1:] == [views, f"{100 * float(share):.1f} %", f"{loaded} |"]
 
 
+def test_the_breakdown_quoted_is_the_one_measured():
+    measured = "".join(
+        (ROOT / f"benchmarks/results/{name}_h200.md").read_text() for name in ("breakdown", "augment")
+    )
+    page = (ROOT / "docs/many-gpus.md").read_text()
+    paragraphs = page[page.index("Of ResNet-18's step") : page.index("The loss with its gradient")]
+    quoted = re.findall(r"\d[\d,]*\.\d+|\d+,[\d,]*\d", paragraphs)
+    assert len(quoted) == 12
+    assert [number for number in quoted if number not in measured] == []
+
+
 def test_keeping_a_run(results, tmp_path, monkeypatch):
     from varcon import Recipe, run
     from varcon.recipe import TrainSettings
