@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -166,7 +167,7 @@ def wait_for_gpu() -> None:
         torch.cuda.synchronize()
 
 
-def kornia_sequence(theirs, settings: AugmentSettings, size: int) -> nn.Module:
+def kornia_sequence(theirs: ModuleType, settings: AugmentSettings, size: int) -> nn.Module:
     return nn.Sequential(
         # "resample" is the faster of kornia's two ways to crop; its default visits the images one by one.
         theirs.RandomResizedCrop(

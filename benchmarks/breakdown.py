@@ -139,7 +139,8 @@ def activation_bytes(name: str, batch: int) -> dict[str, int]:
             block.bn2.register_forward_hook(count(norm, PASSES_WITH_SUM - PASSES))
         elif isinstance(block, Bottleneck):
             pairs = [(block.conv3, block.bn3, WIDE_WITH_SUM)]
-            pairs += [(block.downsample[0], block.downsample[1], WIDE)] if block.downsample else []
+            if block.downsample is not None:
+                pairs.append((*block.downsample, WIDE))
             if any(convolution.in_channels > POINTWISE_CHANNELS for convolution, _, _ in pairs):
                 block.bn3.register_forward_hook(count(norm, PASSES_WITH_SUM - PASSES))
                 continue

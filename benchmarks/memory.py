@@ -222,7 +222,8 @@ def plot(sweeps: list[Sweep], path: Path) -> None:
             axes.set_xticks(list(sizes), [short(size) for size in sizes])
             axes.minorticks_off()
             axes.grid(True, color="0.85", linewidth=0.6)
-            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", frameon=False)  # above the curves
+            # Above the panel, where no curve runs under it.
+            axes.legend(loc="lower left", bbox_to_anchor=(0, 1), fontsize="small", frameon=False)
             if column == 0:
                 axes.set_ylabel(label)
             if row == 1:

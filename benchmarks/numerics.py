@@ -55,8 +55,8 @@ def main() -> int:
     for name, recipe in recipes.items():
         for precision in ("fp32", "bf16"):
             errors = [gradient_error(recipe, precision, way == WAYS[1]) for way in WAYS]
-            cells = " | ".join(f"{error:.2e}" for error in errors)
-            lines.append(f"| {name} | relative error of a gradient, {precision} | {cells} | |")
+            exactness = " | ".join(f"{error:.2e}" for error in errors)
+            lines.append(f"| {name} | relative error of a gradient, {precision} | {exactness} | |")
         print(f"training on {name}", file=sys.stderr)
         found = {way: [trained(recipe, seed, way == WAYS[1]) for seed in SEEDS] for way in WAYS}
         for what in ("loss of the last epoch", "kNN, %"):

@@ -23,7 +23,7 @@ from timing import as_graph, surroundings, time_in_turn, time_on_gpu, write_tabl
 from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings
-from varcon.core import Batch, Data, Split
+from varcon.core import Batch, Data, Method, Split
 from varcon.encoders import EncoderSettings
 from varcon.engine.journal import Averages
 from varcon.engine.optimizers import build_optimizer, set_learning_rate
@@ -89,13 +89,14 @@ def made_up(name: str, batch: int, device: torch.device) -> tuple[Data, Recipe]:
     images = torch.randint(0, 256, (IMAGES, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator)
     split = Split(images, torch.randint(0, CLASSES, (IMAGES,), generator=generator))
     data = Data(split, split, [str(number) for number in range(CLASSES)], (0.5,) * 3, (0.25,) * 3)
-    precision = "bf16" if device.type == "cuda" else "fp32"
-    train = TrainSettings(batch_size=batch, precision=precision, device=device.type)
+    train = TrainSettings(
+        batch_size=batch, precision="bf16" if device.type == "cuda" else "fp32", device=device.type
+    )
     return data, Recipe(encoder=EncoderSettings(name), train=train, augment=AugmentSettings())  # type: ignore[arg-type]
 
 
-def built(recipe: Recipe, data: Data, device: torch.device) -> tuple[nn.Module, torch.optim.Optimizer]:
-    method = build_method(recipe, data).to(device, memory_format=torch.channels_last)
+def built(recipe: Recipe, data: Data, device: torch.device) -> tuple[Method, torch.optim.Optimizer]:
+    method = build_method(recipe, data).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = build_optimizer(method, recipe.train)
     set_learning_rate(optimizer, 1e-3)
     return method, optimizer
@@ -104,7 +105,7 @@ def built(recipe: Recipe, data: Data, device: torch.device) -> tuple[nn.Module, 
 def encoder_alone(recipe: Recipe, data: Data, device: torch.device, compiled: bool) -> Callable[[], None]:
     method, optimizer = built(recipe, data, device)
     dtype = DTYPES[recipe.train.precision]
-    network: Callable[[Tensor], Tensor] = nn.Sequential(method.encoder, method.head)
+    network: Callable[[Tensor], Tensor] = nn.Sequential(method.encoder, method.get_submodule("head"))
     if compiled:
         network = torch.compile(network)
     elif dtype != torch.float32:
@@ -130,7 +131,7 @@ def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[
     precision = DTYPES[recipe.train.precision]
     model = method if precision == torch.float32 else CastTogether(method, precision)
     step = Step(
-        method=method,  # type: ignore[arg-type]
+        method=method,
         model=model,
         data=data,
         images=images,

@@ -89,7 +89,8 @@ def main(arguments: list[str]) -> int:
     for name in chosen.names:
         if not any(named(one, name) for one in every):
             parser.error(f"{EXPERIMENTS.name} has no run or group {name!r}; --list shows them")
-    wanted = [one for one in every if not chosen.names or any(named(one, name) for name in chosen.names)]
+    # In the order asked for.
+    wanted = list(dict.fromkeys(one for name in chosen.names for one in every if named(one, name))) or every
     if chosen.list:
         for one in wanted:
             print(f"{one.name}{' (kept)' if one.kept else ''}: {one.command}")

@@ -159,8 +159,8 @@ def test_training_what_is_not_kept(results, train, tmp_path, monkeypatch, capsys
     assert "not kept: digits/impossible-seed0\n" in capsys.readouterr().err
     for name in ("brief-seed0", "other-seed4"):
         test_a_kept_run_is_whole_and_small(tmp_path / "results/digits" / name)
-    assert train.main(["digits/brief", "digits/other-seed4", *places]) == 0
-    assert capsys.readouterr().out == "digits/brief-seed0 is kept\ndigits/other-seed4 is kept\n"
+    assert train.main(["digits/other-seed4", "digits/brief", "digits/other", *places]) == 0
+    assert capsys.readouterr().out == "digits/other-seed4 is kept\ndigits/brief-seed0 is kept\n"
     assert train.main(["--list", "digits/impossible"]) == 0
     assert "--train.device cpu --train.batch-size 5000\n" in capsys.readouterr().out
     with pytest.raises(SystemExit):
