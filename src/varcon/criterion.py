@@ -136,13 +136,16 @@ class VarConLoss(nn.Module):
         if loss_kernel_serves(embeddings):
             return self._fused(embeddings, places, num_classes, learn)
         with torch.autocast(embeddings.device.type, enabled=False):
-            losses, terms, total = self._plain(embeddings, places, num_classes, learn)
+            losses, terms, sums, counts = self._plain(embeddings, places, num_classes)
         if not looked_at:
             outside = (places < 0) | (places >= num_classes)
             losses = losses.masked_fill(outside | (embeddings.detach() == 0).all(dim=1), torch.nan)
         # Exact also where the processes hold different numbers of samples: averaging the
         # processes' gradients divides by the world size, so each shares out the whole batch.
-        return losses.sum() * (world_size() / total), terms
+        loss = losses.sum() * (world_size() / counts.sum())
+        if self.references == "ema" and learn:
+            self._update_bank(sums, counts, loss)
+        return loss, terms
 
     def _places(self, labels: Tensor) -> tuple[Tensor, int]:
         """Each sample's row among the class references, and how many those have room for.
@@ -181,13 +184,13 @@ class VarConLoss(nn.Module):
             processes=world_size(),
         )
         if ema and learn:
-            self._update_bank(*fused_loss.split_sums(class_sums, embeddings.shape[1]))
+            self._update_bank(*fused_loss.split_sums(class_sums, embeddings.shape[1]), loss)
         return loss, Terms(*terms.unbind())
 
     def _plain(
-        self, embeddings: Tensor, places: Tensor, num_classes: int, learn: bool
-    ) -> tuple[Tensor, Terms, Tensor]:
-        """The losses of the samples, their terms, and how many samples all processes hold."""
+        self, embeddings: Tensor, places: Tensor, num_classes: int
+    ) -> tuple[Tensor, Terms, Tensor, Tensor]:
+        """The losses of the samples, their terms, and each class's sum and count over all processes."""
         z = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
         z = F.normalize(z, dim=1) if self.normalize else z
         inside = places.clamp(0, num_classes - 1)
@@ -208,9 +211,7 @@ class VarConLoss(nn.Module):
         losses, terms = varcon_loss(
             z, inside, references, present, self.epsilon.to(z.dtype), self.temperature, own
         )
-        if self.references == "ema" and learn:
-            self._update_bank(sums, counts)
-        return losses, terms, counts.sum()
+        return losses, terms, sums, counts
 
     def _make_room(self, embeddings: Tensor) -> None:
         dimensions = embeddings.shape[1]
@@ -225,9 +226,10 @@ class VarConLoss(nn.Module):
             )
 
     @torch.no_grad()
-    def _update_bank(self, sums: Tensor, counts: Tensor) -> None:
-        # A batch that has overflowed is one that training survives; its class waits for the next.
-        present = (counts > 0) & sums.isfinite().all(dim=1)
+    def _update_bank(self, sums: Tensor, counts: Tensor, loss: Tensor) -> None:
+        # Training survives a batch that has overflowed, or holds a bad sample, in any of the processes: no
+        # class moves by it.
+        present = (counts > 0) & sum_over_processes(loss.detach()).isfinite()
         means = sums / counts.clamp_min(1)[:, None]
         kept = self.reference_momentum * self.known.to(means.dtype)[:, None]
         moved = kept * self.bank.to(means.dtype) + (1 - kept) * means

@@ -183,7 +183,7 @@ def finished_weights(folder: Path) -> Path:
 
 
 def learned_epsilon(folder: Path) -> float | None:
-    """Where training left the half range of tau2, of a method that has one."""
+    """The half range of tau2 in the last steps of training, of a method that has one."""
     rows = read_rows(folder / "metrics.jsonl")
     return next((row["epsilon"] for row in reversed(rows) if "epsilon" in row), None)
 

@@ -27,7 +27,7 @@ def arrays(tmp_path):
 
 @pytest.fixture
 def folders(tmp_path):
-    for name, value in (("cat/a", 10), ("cat/b", 20), ("dog/c", 30)):
+    for name, value in (("cat/a", 10), ("cat/b", 20), ("dog/c", 30), ("dog/d", 40)):
         file = tmp_path / "weather/fog/3" / f"{name}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (value, value, value)).save(file)
@@ -53,7 +53,7 @@ def test_folders_of_classes(folders, data):
     """With or without the name of the archive around the corruption's folder."""
     for root in (folders, folders / "weather"):
         labels, read = open_corrupted(str(root), "fog", 3, data)
-        assert labels.tolist() == [0, 0, 1]
+        assert labels.tolist() == [0, 0, 1, 1]
         assert read(torch.tensor([2, 0]))[:, 1, 4, 4].tolist() == [30, 10]
 
 
@@ -78,6 +78,14 @@ def test_what_is_missing_of_the_folders_is_named(folders, data):
     (folders / "weather/fog/3/bird").mkdir()
     with pytest.raises(InputError, match="bird is a class without training images"):
         open_corrupted(str(folders), "fog", 3, data)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "folders"])
+def test_other_images_than_those_of_the_run_are_refused(kind, data, request):
+    """Their clean accuracy is not known."""
+    data.test = Split(data.test.images[:3], data.test.labels[:3])
+    with pytest.raises(InputError, match=r"holds 4 images of a severity.* the run has 3 test images"):
+        open_corrupted(str(request.getfixturevalue(kind)), "fog", 3, data)
 
 
 def test_files_that_are_something_else(arrays, data):

@@ -126,6 +126,8 @@ def test_top5_counts_only_classes_that_got_a_vote(generator):
     named = labels.numpy()[model.kneighbors(test_images.numpy())[1]]  # of five neighbours, at most five
     assert found[0]["top5"] == pytest.approx(100 * (named == test_labels.numpy()[:, None]).any(1).mean())
     assert found[0]["top1"] < found[0]["top5"] < found[0]["top5@20"] <= 100
+    cold = KNN(k=5, also=(), temperature=1e-5)(FrozenEncoder(nn.Identity(), data, CPU), data).scores
+    assert cold["top5"] == found[0]["top5"]  # a faint vote is one
 
 
 def tiny(images=6):

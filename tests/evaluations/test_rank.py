@@ -23,6 +23,8 @@ def test_spread_sees_the_collapse_that_rank_does_not(generator):
     assert spread(shrunk) < 1e-3
     assert spread(noise) > 0.99
     assert spread(torch.ones(5, 4)) == pytest.approx(0)
+    assert spread(torch.zeros(5, 4)) == 0  # of an encoder that is dead
+    assert spread(torch.cat([torch.zeros(2, 4), torch.ones(3, 4)])) == pytest.approx(0)
 
 
 def test_identical_features_have_no_rank_to_speak_of():

@@ -1,5 +1,7 @@
 """The fused kernels against the definition; without a GPU, Triton's interpreter runs them on the CPU."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -164,10 +166,19 @@ def loss_of(embeddings, labels, classes, **options):
 def test_bad_samples_make_the_loss_nan(spoil, generator):
     embeddings, labels = draw(20, 6, 5, generator)
     embeddings = embeddings.detach()
+    running = VarConLoss(5, references="ema").to(DEVICE)
+    fused_step = partial(running._fused, num_classes=5, learn=True)
+    with torch.no_grad():
+        running._make_room(embeddings)
+        fused_step(embeddings, labels)
+    bank = running.bank.clone()
     if spoil in ("zero", "nan"):
         embeddings[7] = {"zero": 0.0, "nan": torch.nan}[spoil]
     else:
         labels[7] = {"negative": -3, "too large": 10**12}[spoil]
+    with torch.no_grad():
+        assert fused_step(embeddings, labels)[0].isnan()
+    assert torch.equal(running.bank, bank)
     (loss, _), epsilon = loss_of(embeddings.requires_grad_(), labels, 5)
     assert loss.isnan()
     if spoil != "nan":  # a NaN spoils its class's reference and through it every sample

@@ -47,7 +47,13 @@ def locate(path: str, name: str, severity: int) -> Path:
 
 def open_corrupted(path: str, name: str, severity: int, data: Data) -> CorruptedSplit:
     place = locate(path, name, severity)
-    return _open_folder(place, data) if place.is_dir() else _open_array(place, severity, data)
+    found = _open_folder(place, data) if place.is_dir() else _open_array(place, severity, data)
+    if len(found.labels) != len(data.test):  # the clean accuracy would be that of other images
+        raise InputError(
+            f"{place} holds {len(found.labels)} images of a severity, and the run has {len(data.test)} test "
+            "images: they must be the same ones, corrupted (those of data.held_out have no such copies)"
+        )
+    return found
 
 
 def _open_array(file: Path, severity: int, data: Data) -> CorruptedSplit:

@@ -115,6 +115,7 @@ def votes_of(
     """Of neighbours [N, K], the nearest first; for each of the ascending `ks` the votes [N, classes]."""
     # Relative to the nearest neighbour: the same ranking, and no overflow at low temperature.
     weights = ((similarity - similarity[:, :1]) / temperature).exp()
+    weights = weights.clamp_min(torch.finfo(weights.dtype).tiny)  # a neighbour's vote is never none at all
     votes = {}
     total = weights.new_zeros(len(weights), num_classes)
     for begin, end in zip([0, *ks[:-1]], ks, strict=True):

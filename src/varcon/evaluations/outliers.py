@@ -154,7 +154,10 @@ class Typical:
             scores = (z @ self.centroids.T).double() / self.settings.temperature  # [rows, C]
             total = scores.logsumexp(1)
             parts["likelihood"].append(total - math.log(len(self.centroids)))
-            parts["softmax"].append((scores.amax(1) - total).exp())
+            # By its odds, in whose order it is: the probability itself rounds to 1 at low temperature.
+            best, place = scores.max(1, keepdim=True)
+            rest = scores.scatter(1, place, -math.inf).logsumexp(1)
+            parts["softmax"].append(best.squeeze(1) - rest)
             parts["neighbour"].append((z @ self.bank.T).topk(self.settings.k, dim=1).values[:, -1])
             distance = torch.cdist(features[block].double() @ self.whiten, self.means)
             parts["mahalanobis"].append(-distance.amin(1).square())

@@ -35,4 +35,6 @@ def effective_rank(features: Tensor) -> float:
 
 def spread(features: Tensor) -> float:
     """The variance of the features' directions: 0 if all point one way, near 1 if they point all ways."""
-    return float(1 - F.normalize(features.double(), dim=1).mean(dim=0).square().sum())
+    directions = F.normalize(features.double(), dim=1)
+    directions = directions[directions.any(dim=1)]  # zero points nowhere
+    return float(1 - directions.mean(dim=0).square().sum()) if len(directions) else 0.0

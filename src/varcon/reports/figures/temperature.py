@@ -34,8 +34,12 @@ def of_run(run: Run) -> list[Drawing | Table]:
 def of_groups(groups: list[Group]) -> list[Drawing | Table]:
     columns = [Column(name, "temperature", score, digits) for score, (name, digits) in SCORES.items()]
     shown = [one for one in columns if one.score not in ("tau2_q25", "tau2_q75")]
-    caption = (
-        "τ₂ of the training images under the finished encoder, with each image left out of its class's mean."
+    judged = [
+        run.findings["temperature"] for group in groups for run in group.runs if "temperature" in run.findings
+    ]
+    left_out = all(one.settings.get("leave_one_out", True) for one in judged)
+    caption = "τ₂ of the training images under the finished encoder" + (
+        ", with each image left out of its class's mean." if left_out else "."
     )
     return [*compared("Adaptive temperature", groups, shown, caption)]
 
