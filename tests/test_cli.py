@@ -17,6 +17,7 @@ import torch
 from PIL import Image
 
 from varcon.cli import VERBS, main
+from varcon.files import write_text
 
 REPOSITORY = Path(__file__).parents[1]
 QUICK = ["--train.epochs", "1", "--train.batch-size", "256", "--train.device", "cpu"]
@@ -355,6 +356,27 @@ def test_a_full_disk_is_told_with_its_file(here, capsys, monkeypatch):
     monkeypatch.setitem(VERBS, "report", fails)
     sentence = "runs/a.json cannot be written (No space left on device); free some space and start again\n"
     refused(capsys, here, ["report"], sentence, code=1)
+
+
+def test_a_place_that_may_not_be_written_is_told(here, capsys, monkeypatch):
+    """With the name that was asked for, not that of a temporary file."""
+
+    def forbidden(*arguments, **settings):
+        raise PermissionError(13, "Permission denied", "runs/.a.json.varcon-x")
+
+    def fails(arguments, console):
+        write_text(Path("runs/a.json"), "")
+
+    monkeypatch.setattr("tempfile.mkstemp", forbidden)
+    monkeypatch.setitem(VERBS, "report", fails)
+    sentence = "runs/a.json may not be read or written (Permission denied); change its permissions"
+    refused(capsys, here, ["report"], sentence, code=2)
+
+
+def test_seeds_are_written_alike(here, capsys):
+    refused(
+        capsys, here, ["demo", "--seeds", "0;1"], "--seeds is '0;1'; give whole numbers separated by commas"
+    )
 
 
 TERMINAL_THAT_CLOSES = """

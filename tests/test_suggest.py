@@ -10,7 +10,7 @@ from varcon.cli import main
 from varcon.core import InputError
 from varcon.data import load
 from varcon.recipe import load_recipe, recipe_to_dict, recipe_to_toml
-from varcon.suggest import chosen_budget, chosen_encoder, chosen_warmup, suggest, unsealed
+from varcon.suggest import chosen_budget, chosen_encoder, chosen_probe_batch, chosen_warmup, suggest, unsealed
 
 
 def make(folder: Path, counts: dict[str, int], side: int = 12) -> Path:
@@ -145,12 +145,25 @@ def test_the_test_images_need_memory_too(tmp_path, monkeypatch):
 
 
 def test_budget():
-    assert chosen_budget(50_000, 100, "cuda")[:2] == (80, 512)
-    assert chosen_budget(10_000_000, 1000, "cuda")[:2] == (50, 512)
-    assert chosen_budget(3_680, 37, "cpu")[:2] == (21, 128)
-    epochs, batch_size, why = chosen_budget(90, 37, "cpu")
-    assert (epochs, batch_size) == (60, 32)
-    assert "fewer than two images of each of the 37 classes" in why
+    assert chosen_budget(50_000, "cuda")[:2] == (80, 512)
+    assert chosen_budget(10_000_000, "cuda")[:2] == (50, 512)
+    assert chosen_budget(3_680, "cpu")[:2] == (21, 128)
+    assert chosen_budget(90, "cpu") == (60, 32, "60 epochs in batches of 32.")
+
+
+@pytest.mark.parametrize(
+    ("images", "batch"), [(10**6, 1024), (10_240, 1024), (10_239, 512), (2040, 128), (5, 16)]
+)
+def test_the_probe_has_ten_steps_an_epoch(images, batch):
+    assert chosen_probe_batch(images) == batch
+
+
+def test_many_classes_for_a_batch_have_running_means(tmp_path):
+    few = suggest(make(tmp_path / "few", {f"class {number}": 6 for number in range(4)}), "cpu")
+    assert few.recipe.method.references == "batch" and few.recipe.train.batch_size == 8
+    many = suggest(make(tmp_path / "many", {f"class {number}": 3 for number in range(20)}), "cpu")
+    assert many.recipe.method.references == "ema" and many.recipe.train.batch_size < 40
+    assert any("fewer than two images of each of the 20 classes" in reason for reason in many.reasons)
 
 
 def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
@@ -163,7 +176,7 @@ def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
     assert "19 images of 2 classes, 4 of them held out" in out and "recipe: runs/pets.toml" in out
     assert (tmp_path / "runs/pets/encoder.safetensors").exists()
     text = (tmp_path / "runs/pets.toml").read_text()
-    command = "varcon train runs/pets.toml --train.epochs 1 --train.device cpu --train.warmup-epochs 0"
+    command = "varcon train runs/pets.toml --train.epochs 1 --train.device cpu"
     assert text.startswith(f"# {command}\n#\n# 19 images of 2 classes")
     assert load_recipe("runs/pets.toml").data.path == "pets"
     assert command in (tmp_path / "runs/pets/recipe.json").read_text()
@@ -278,11 +291,23 @@ def test_a_shorter_training_is_resumed_with_the_warmup_it_began_with(tmp_path, m
         if warmup:
             (tmp_path / "runs/pets.toml").write_text(unsealed(text))
         assert main([*command, "--resume"]) == 0
-        (tmp_path / "runs/pets.toml").write_text(text.replace("epochs = 60", "epochs = 61"))
+        (tmp_path / "runs/pets.toml").write_text(text.replace("epochs = 5", "epochs = 6"))
         assert main([*command, "--resume"]) == 2
-        shown = "train by it with `varcon train runs/pets.toml --train.device cpu --train.epochs 5 --resume`"
-        assert shown in capsys.readouterr().err
+        shown = "varcon train runs/pets.toml --train.device cpu --train.epochs 5 --resume --out runs/pets"
+        assert f"train by it with `{shown}`" in capsys.readouterr().err
         shutil.rmtree(tmp_path / "runs")
+
+
+def test_the_next_training_starts_from_the_first_one_with_its_flags(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "elsewhere/train", {"cat": 10, "dog": 9}, side=8)
+    (tmp_path / "pets").symlink_to(tmp_path / "elsewhere/train")
+    flags = ["--train.epochs", "1", "--train.device", "cpu", "--augment.flip", "0"]
+    assert main(["train", "--data", "pets", *flags]) == 0
+    assert main(["train", "runs/pets.toml", "--out", "runs/again"]) == 0
+    first, second = (load_recipe(f"runs/{name}/recipe.json") for name in ("pets", "again"))
+    assert first == second and second.augment.flip == 0 and second.train.epochs == 1
+    assert "# Flags replace what was chosen" in (tmp_path / "runs/pets.toml").read_text()
 
 
 def test_a_shorter_training_has_a_shorter_warmup(tmp_path, monkeypatch, capsys):
@@ -293,7 +318,7 @@ def test_a_shorter_training_has_a_shorter_warmup(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "train.warmup_epochs 1.0 instead of 3" in out and "only grows" not in out
     assert load_recipe("runs/pets/recipe.json").train.warmup_epochs == 1
-    assert load_recipe("runs/pets.toml").train.warmup_epochs == 3
+    assert load_recipe("runs/pets.toml").train.warmup_epochs == 1
     command = (tmp_path / "runs/pets.toml").read_text().partition("\n")[0]
     assert main([*shlex.split(command)[2:], "--resume"]) == 0
     assert main([*few, "2", "--train.warmup_epochs=3", "--out", "runs/given"]) == 0
@@ -320,7 +345,7 @@ def test_the_recipe_lies_beside_the_run(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "runs/bdata/encoder.safetensors").exists()
     (tmp_path / "runs/bdata.toml").write_text("edited\n")
     assert main(["train", "--data", "B/data", "--out=runs/bdata"]) == 2
-    assert "`varcon train runs/bdata.toml --out=runs/bdata`, or remove it" in capsys.readouterr().err
+    assert "`varcon train runs/bdata.toml --out runs/bdata-2`, or remove it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Generic
 import tyro
 
 from varcon.budget import Budget
+from varcon.core import InputError
 from varcon.evaluations import EvaluateSettings, FurtherSettings
 from varcon.methods import METHODS
 from varcon.recipe import MethodSettings, Recipe
@@ -168,12 +169,19 @@ class Download:
     """where to put the data set's own folder"""
 
 
+def read_seeds(text: str) -> list[int]:
+    try:
+        return list(dict.fromkeys(int(seed) for seed in text.split(",")))
+    except ValueError:
+        raise InputError(f"--seeds is {text!r}; give whole numbers separated by commas") from None
+
+
 @dataclass
 class Demo:
     """Train on scikit-learn's handwritten digits, judge the result and write the report."""
 
-    seeds: tuple[int, ...] = (0,)
-    """one run for each; several show the spread"""
+    seeds: str = "0"
+    """one run for each, separated by commas; several show the spread"""
     out: Path | None = None
     """folder for the runs and the report; by default runs/demo, or runs/demo-2 and so on if taken"""
 

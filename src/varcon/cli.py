@@ -18,7 +18,7 @@ import tyro
 from rich.console import Console
 
 from varcon import run, run_folder
-from varcon.arguments import Demo, Download, Evaluate, Report, parse
+from varcon.arguments import Demo, Download, Evaluate, Report, parse, read_seeds
 from varcon.cli_train import say_next, train, train_with_bar
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
@@ -32,7 +32,7 @@ from varcon.evaluations import (
     chosen_evaluations,
 )
 from varcon.evaluations.transfer import given_targets
-from varcon.files import FULL
+from varcon.files import FORBIDDEN, FULL
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe
 from varcon.terminal import Bar, findings_table, hardest_table, plain_console, score_table, show
@@ -92,13 +92,18 @@ def main(arguments: list[str] | None = None) -> int:
         return say("interrupted", 130)
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         return 0
-    except OSError as error:  # a full disk, a folder that may not be written
-        return say(of_full_disk(error) if error.errno in FULL else error, 1)
+    except OSError as error:
+        return say(told(error), 2 if error.errno in FORBIDDEN else 1)
 
 
-def of_full_disk(error: OSError) -> str:
+def told(error: OSError) -> str:
+    """In a sentence with its cure, where the cause is the disk's."""
     what = error.filename or "a file"
-    return f"{what} cannot be written ({error.strerror}); free some space and start again"
+    if error.errno in FULL:
+        return f"{what} cannot be written ({error.strerror}); free some space and start again"
+    if error.errno in FORBIDDEN:
+        return f"{what} may not be read or written ({error.strerror}); change its permissions or give another"
+    return str(error)
 
 
 def say(error: object, code: int) -> int:
@@ -159,7 +164,7 @@ def demo(arguments: list[str], console: Console) -> None:
     began = time.monotonic()
     out = chosen.out or free_folder(run_folder.RUNS / "demo")
     found, folders = [], []
-    for seed in chosen.seeds:
+    for seed in read_seeds(chosen.seeds):
         folder = out / f"seed-{seed}"
         recipe = replace(DIGITS, train=replace(DIGITS.train, seed=seed))
         to_continue = shlex.join(["varcon", "train", str(folder / "recipe.json"), "--resume"])

@@ -18,7 +18,7 @@ from varcon import compare as comparison
 from varcon import parallel, run, run_folder, runs
 from varcon import reproduce as paper
 from varcon import sweep as grids
-from varcon.arguments import Compare, Reproduce, Sweep, parse
+from varcon.arguments import Compare, Reproduce, Sweep, parse, read_seeds
 from varcon.core import Data, InputError, RunError
 from varcon.encoders import FOR_VECTORS
 from varcon.engine.interrupt import Interrupted
@@ -91,13 +91,6 @@ def read_judges(only: str, targets: tuple[str, ...], recipe: Recipe[Any]) -> Jud
             "varcon evaluate RUN --only real --real.labels FILE"
         )
     return judges
-
-
-def read_seeds(text: str) -> list[int]:
-    try:
-        return list(dict.fromkeys(int(seed) for seed in text.split(",")))
-    except ValueError:
-        raise InputError(f"--seeds is {text!r}; give whole numbers separated by commas") from None
 
 
 def chosen_devices(text: str | None) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from varcon.core import InputError
 from varcon.engine.interrupt import Interrupted
 from varcon.files import write_text
 from varcon.recipe import Recipe, differences, load_recipe, recipe_to_dict
-from varcon.suggest import chosen_warmup, is_edited, suggest, unsealed
+from varcon.suggest import Suggestion, chosen_warmup, is_edited, suggest, unsealed
 from varcon.terminal import Bar
 
 WARMUP = "--train.warmup-epochs"
@@ -85,7 +86,9 @@ def with_suggested_recipe(
             f"train by the recipe on these images with --data.name folder --data.path {shlex.quote(data)}"
         )
     out = take_flag("--out", rest)[0]
-    folder = from_home(Path(out)) if out else run_folder.RUNS / path.resolve().name
+    # By the name that was given, though it be a link; one that ends with dots has none.
+    name = path.name if path.name not in ("", "..") else path.resolve().name
+    folder = from_home(Path(out)) if out else run_folder.RUNS / name
     if folder.resolve().is_relative_to(path.resolve()):
         raise InputError(
             f"the run's folder {folder} would lie inside the folder of images {path}; start from another "
@@ -98,25 +101,22 @@ def with_suggested_recipe(
         found = suggest(path, device.partition(":")[0], bar.progress)
     settings = parse_train(found.recipe, arguments).settings
     sets_warmup = any(a.partition("=")[0].replace("_", "-") == WARMUP for a in rest)
-    own = arguments
     if settings.train.epochs < found.recipe.train.epochs and not sets_warmup:
         warmup: float = chosen_warmup(settings.train.epochs)
         if (folder / "recipe.json").exists():  # a run that may be resumed has its own already
             warmup = run_folder.stored_recipe(folder).train.warmup_epochs
-        # As a flag too: the recipe file keeps what was chosen, and the command at its head repeats the run.
-        arguments = [*arguments, WARMUP, f"{warmup:g}"]
-        settings = parse_train(found.recipe, arguments).settings
-    text = found.as_recipe_file(train_command(arguments))
-    refuse_other_recipe(target, text, folder, path, own)
-    for reason in found.reasons:
-        console.print(f"  {reason}", soft_wrap=True)
+        settings = replace(settings, train=replace(settings.train, warmup_epochs=warmup))
     changed = differences(recipe_to_dict(found.recipe), recipe_to_dict(settings))
     if changed:
         told = ", ".join(f"{name} {ours} instead of {chosen}" for name, (chosen, ours) in changed.items())
-        console.print(f"  Flags replace what was chosen: {told}.", soft_wrap=True)
+        found = Suggestion(settings, [*found.reasons, f"Flags replace what was chosen: {told}."])
+    text = found.as_recipe_file(train_command(arguments))
+    refuse_other_recipe(target, text, folder, path, arguments)
+    for reason in found.reasons:
+        console.print(f"  {reason}", soft_wrap=True)
 
     def write() -> None:
-        refuse_other_recipe(target, text, folder, path, own)  # edited while the images were read
+        refuse_other_recipe(target, text, folder, path, arguments)  # edited while the images were read
         if not (target.exists() and (folder / "recipe.json").exists()):  # its head tells how a run was begun
             write_text(target, text)
         console.print(f"recipe: {target} (edit it, and train again with another --out)", soft_wrap=True)
@@ -138,8 +138,8 @@ def take_flag(flag: str, arguments: list[str]) -> tuple[str | None, list[str]]:
 
 
 def refuse_other_recipe(target: Path, text: str, folder: Path, images: Path, arguments: list[str]) -> None:
-    """A recipe file may be the user's work: it stays unless it is what was chosen, whatever the flags, or
-    was chosen for these images, was not edited and has no run."""
+    """A recipe file may be the user's work: it stays unless it is what is chosen now, or was chosen for these
+    images and not edited."""
     if not target.exists():
         return
     there = target.read_text(encoding="utf-8")
@@ -154,11 +154,14 @@ def refuse_other_recipe(target: Path, text: str, folder: Path, images: Path, arg
             f"{target} is there already and is for the images of {of or 'another data set'}, "
             f"not of {images}; give these a run of another name with --out FOLDER"
         )
-    if not is_edited(there) and not (folder / "recipe.json").exists():
+    if not is_edited(there):  # whether a run by it may go on is that run's to say
         return
+    _, rest = take_flag("--out", arguments)
+    taken = (folder / "recipe.json").exists() and "--resume" not in rest
+    where = ["--out", f"{folder}-2" if taken else str(folder)]
     raise InputError(
         f"{target} is there already and differs from what would be chosen now; train by it with "
-        f"`{shlex.join([*launcher(), 'train', *arguments])}`, or remove it"
+        f"`{shlex.join([*launcher(), 'train', *rest, *where])}`, or remove it"
     )
 
 

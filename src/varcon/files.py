@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
+FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 SECONDS_OF_A_WRITE = 3600.0  # a temporary file untouched for longer is that of a process that was killed
 
 
@@ -25,7 +26,10 @@ def replacing(path: Path) -> Iterator[Path]:
         with suppress(FileNotFoundError):  # another process has cleared it away, or completed it
             if time.time() - left.stat().st_mtime > SECONDS_OF_A_WRITE:
                 left.unlink()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path))
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path))
+    except OSError as error:  # which names the temporary file, that nobody has heard of
+        raise type(error)(error.errno, error.strerror, str(path)) from None
     os.close(handle)
     temporary = Path(name)
     try:

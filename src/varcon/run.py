@@ -26,7 +26,7 @@ from varcon.core import (
     RunError,
 )
 from varcon.data import DataSettings, load
-from varcon.encoders.pretrained import start_from
+from varcon.encoders.pretrained import refuse_absent, start_from
 from varcon.engine.check import check
 from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, fit
@@ -84,8 +84,10 @@ def train(
         distributed.process_group(pick_device(recipe.train.device)) as device,
         memory_errors(),
     ):
-        data = data_of(folder, recipe.data, progress)
         begun = (folder / "last.ckpt").exists()
+        if recipe.encoder.weights and not begun:
+            refuse_absent(Path(recipe.encoder.weights).expanduser())  # before images are read for minutes
+        data = data_of(folder, recipe.data, progress)
         if begun and not is_trained_on(folder, data, by_labels=True):
             raise InputError(
                 f"{folder} was begun with other data than lie at {recipe.data.path!r} now; restore those, or "

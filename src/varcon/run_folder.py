@@ -65,11 +65,13 @@ def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
     if folder.is_dir() and {*folder.iterdir()} <= beginnings:
         return
     if not (folder / "recipe.json").exists():
-        raise InputError(f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER")
+        raise InputError(
+            f"{folder} exists and is not a run; put the run elsewhere with --out FOLDER (in Python out=)"
+        )
     if not resume:
         raise InputError(
-            f"{folder} already holds a run: add --resume to go on with it, "
-            "or --out FOLDER to put the new one elsewhere"
+            f"{folder} already holds a run: add --resume to go on with it (in Python resume=True), "
+            "or --out FOLDER to put the new one elsewhere (out=)"
         )
     if not (folder / "last.ckpt").exists():
         if (folder / "encoder.safetensors").exists() or (folder / "findings").exists():

@@ -15,6 +15,8 @@ from varcon.data.assemble import available_memory
 from varcon.data.folder import usual_size
 from varcon.data.listing import find_images, left_out, with_held_out
 from varcon.encoders import EncoderSettings, stem_for
+from varcon.evaluations.linear import LinearProbe
+from varcon.methods.varcon import VarConSettings
 from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
 
 MEASURED = 200  # images whose size is looked at
@@ -73,8 +75,15 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
 
     size, encoder, why = chosen_encoder(side, images, images + len(found.test_files), device)
     reasons.append(why)
-    epochs, batch_size, why = chosen_budget(training, classes, device)
+    epochs, batch_size, why = chosen_budget(training, device)
     reasons.append(why)
+    method = VarConSettings()
+    if batch_size < 2 * classes:
+        method = replace(method, references="ema")
+        reasons.append(
+            f"A batch has fewer than two images of each of the {classes} classes: a class is represented by "
+            "its running mean rather than by those in the batch (method.references)."
+        )
     fewest, most = min(counts.values()), max(counts.values())
     balanced = most > UNEVEN * fewest
     if balanced:
@@ -103,10 +112,13 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
         data=DataSettings("folder", str(path), size),
         augment=AugmentSettings(crop_area=(0.3, 1.0)),
         encoder=encoder,
+        method=method,
         train=train,
     )
     knn = replace(recipe.evaluate.knn, k=min(20, max(1, fewest)))
-    return Suggestion(replace(recipe, evaluate=replace(recipe.evaluate, knn=knn)), reasons)
+    linear = replace(recipe.evaluate.linear, batch_size=chosen_probe_batch(training))
+    evaluate = replace(recipe.evaluate, knn=knn, linear=linear)
+    return Suggestion(replace(recipe, evaluate=evaluate), reasons)
 
 
 def refuse_other_data(path: Path) -> None:
@@ -152,7 +164,16 @@ def chosen_warmup(epochs: int) -> int:
     return min(max(1, epochs // 20), epochs - 1)
 
 
-def chosen_budget(images: int, classes: int, device: str) -> tuple[int, int, str]:
+def chosen_probe_batch(images: int) -> int:
+    """Ten steps an epoch: of the usual batches a small folder fills one or two, in whose few steps a linear
+    probe does not get far."""
+    batch = LinearProbe.batch_size
+    while batch > 16 and batch * 10 > images:
+        batch //= 2
+    return batch
+
+
+def chosen_budget(images: int, device: str) -> tuple[int, int, str]:
     """Epochs that show the encoder about as many images whatever the number of different ones."""
     shown, least, most, largest = (4_000_000, 50, 400, 512) if device == "cuda" else (80_000, 10, 60, 128)
     epochs = min(most, max(least, shown // images))
@@ -160,7 +181,4 @@ def chosen_budget(images: int, classes: int, device: str) -> tuple[int, int, str
     while batch_size > images // 2:
         batch_size //= 2
     batch_size = max(2, batch_size)
-    why = f"{epochs} epochs in batches of {batch_size}."
-    if batch_size < 2 * classes:
-        why += f" A batch has fewer than two images of each of the {classes} classes, which costs accuracy."
-    return epochs, batch_size, why
+    return epochs, batch_size, f"{epochs} epochs in batches of {batch_size}."

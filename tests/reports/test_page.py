@@ -128,7 +128,7 @@ def test_the_page_keeps_its_order(single: str) -> None:
         "Confusion of",
         "Further findings",
         "Recipe data",
-        "To repeat",
+        "Trained by",
         "Where and when",
     ]
     places = [text.index(title) for title in titles]

@@ -144,6 +144,8 @@ def with_image(file: Path, work: Callable[[Image.Image], Result]) -> Result:
     try:
         with Image.open(file, formats=FORMATS) as image:
             return work(image)
+    except PermissionError as error:
+        raise InputError(f"{file} may not be read ({error.strerror}): change its permissions") from error
     except Exception as error:  # Pillow's readers raise a dozen kinds of errors on damaged files
         reason = str(error).rstrip(".") or type(error).__name__
         raise InputError(f"{file} cannot be read ({reason}): repair, shrink or remove it") from error

@@ -37,10 +37,14 @@ def start_from(encoder: Encoder, path: Path) -> None:
         value.copy_(found)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Of a .safetensors file, or of one that torch.save has written; reading either never runs code."""
+def refuse_absent(path: Path) -> None:
     if not path.is_file():
         raise InputError(f"there is no file of weights {path}; correct encoder.weights")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Of a .safetensors file, or of one that torch.save has written; reading either never runs code."""
+    refuse_absent(path)
     try:
         found: Any = (
             load_file(path)

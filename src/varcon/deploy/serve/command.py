@@ -27,7 +27,7 @@ class Serve:
     """Show a trained run as a web page: predictions with the nearest images, and a map of the embedding.
 
     Drop images on the page to see their classes. The same is there for programs as JSON, under /api/. The
-    first start encodes the images and draws the map; later ones take a second or two.
+    first start encodes the images and draws the map; later ones take two or three seconds.
     """
 
     run: Run

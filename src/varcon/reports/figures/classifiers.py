@@ -118,7 +118,7 @@ def probes(run: Run) -> list[Drawing]:
     if len(lines) == 1 and "linear" in run.findings:
         lines = [replace(lines[0], label="")]  # the usual probe alone needs no legend
     panel = Panel(lines, "top-1 accuracy, %", "epoch of the probe")
-    caption = "Test accuracy of a linear classifier on the frozen features; a level end: it has converged."
+    caption = "Test accuracy of a linear classifier on the frozen features, whose rate is cut three times."
     return [Drawing("Linear probe", caption, curves([panel], (HALF, 320)))]
 
 

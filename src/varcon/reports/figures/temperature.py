@@ -52,7 +52,8 @@ def density(run: Run) -> list[Drawing]:
         [Line(edges, values, steps=True)], "density", "τ₂", y_limits=(0, None), x_limits=(edges[0], edges[-1])
     )
     caption = (
-        "Over the training images, by the finished encoder: right where it is sure, left where in doubt."
+        "Over the training images, by the finished encoder: right where it is sure, left where in doubt. By "
+        "its features and their means over all images: not to be compared with the embeddings' in training."
     )
     return [Drawing("Density of τ₂ at the end", caption, curves([panel], (HALF, 300)))]
 
