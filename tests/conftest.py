@@ -6,6 +6,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from browser import Browser
 
 torch.set_num_threads(1)
 # On a GPU torch's own float32 convolutions would round their inputs to 10 bits: no oracle for a kernel.
@@ -39,6 +40,13 @@ def pytest_terminal_summary(terminalreporter):
 def browser_program() -> str:
     assert BROWSER, "a test that takes a browser must be marked: pytest.mark.browser"
     return BROWSER
+
+
+@pytest.fixture(scope="session")
+def window(browser_program, tmp_path_factory):
+    found = Browser(browser_program, tmp_path_factory.mktemp("browser"))
+    yield found
+    found.close()
 
 
 @pytest.fixture

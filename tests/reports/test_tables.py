@@ -1,6 +1,7 @@
 """Tables to take away, read back."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,15 @@ def test_latex_is_a_booktabs_table() -> None:
 def test_latex_cannot_be_broken_by_a_name() -> None:
     text = escaped("\\input{x} $%#_^~\n&")
     assert text == r"\textbackslash{}input\{x\} \$\%\#\_\textasciicircum{}\textasciitilde{} \&"
+
+
+def test_names_too_long_for_half_the_page_have_all_of_it() -> None:
+    assert TABLE.room == Table("t", ["a"], []).room == "half"
+    assert replace(TABLE, shape="large").room == "large"
+    long = [Cell("giant_white_arum_lily " * 3), Cell("9.5")]
+    assert replace(TABLE, rows=[*TABLE.rows, long]).room == "wide"
+    assert replace(TABLE, head=["name", "unbreakable" * 6]).room == "wide"
+    assert replace(TABLE, head=["name", "words " * 30]).room == "half"  # a head has as many lines as it needs
 
 
 def runs(tmp_path: Path, *methods: tuple[str, int, float | None]) -> list[Path]:

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from varcon.core import InputError
 from varcon.files import write_text
@@ -72,6 +73,7 @@ def _render(runs: list[Run]) -> str:
         "percent": lambda value: "—" if value is None else f"{value:.2f}",
         "count": lambda value: "—" if value is None else f"{value:,}",
         "plain": plain,
+        "breakable": _breakable,
         "duration": overview.duration,
         "date": _date,
         "flat": flat,
@@ -123,6 +125,11 @@ def _chapter(run: Run) -> Chapter:
         missing=[name for name in KNOWN_FINDINGS if name not in there],
         command_to_evaluate=f"varcon evaluate {shlex.quote(str(run.folder))}",
     )
+
+
+def _breakable(text: str) -> Markup:
+    """Where a path or a name of several words is too long for its column, it goes on after / or _."""
+    return Markup("<wbr>").join(re.split(r"(?<=[/_])(?=[^/_])", text))
 
 
 def _date(text: str) -> str:

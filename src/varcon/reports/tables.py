@@ -8,8 +8,11 @@ from typing import Any
 
 from varcon.reports.collect import Run
 from varcon.reports.groups import Group, Spread
+from varcon.reports.svg import widest
 
 NONE = "—"
+HALF = 480  # pixels, of a column of the page where it is widest
+LETTERS, GAP = 14.7, 14  # the size of a table's letters on the page, and what stands between its columns
 # What LaTeX reads as something else, and signs that its fonts lack.
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -47,6 +50,16 @@ class Table:
     caption: str = ""
     words: int = 1  # columns of words; those after them are numbers, set to the right
     shape: str = "half"
+
+    @property
+    def room(self) -> str:
+        """The shape, or the page's whole width where names would have to break in half of it."""
+        columns = zip(*([cell.text for cell in row] for row in self.rows), strict=True)
+        needed = sum(
+            widest([*head.split(), *column], LETTERS) + GAP
+            for head, column in zip(self.head, columns, strict=False)
+        )
+        return "wide" if self.shape == "half" and needed > HALF else self.shape
 
     def markdown(self) -> str:
         rule = ["---"] * self.words + ["---:"] * (len(self.head) - self.words)

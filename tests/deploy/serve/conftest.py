@@ -7,7 +7,6 @@ from contextlib import contextmanager
 import httpx
 import pytest
 import uvicorn
-from deploy.serve.browser import Browser
 
 from varcon.deploy.model import load
 from varcon.deploy.serve.answers import Answers
@@ -70,10 +69,3 @@ def client(address):
 @pytest.fixture(scope="session")
 def run_server():
     return running
-
-
-@pytest.fixture(scope="session")
-def window(browser_program, tmp_path_factory):
-    found = Browser(browser_program, tmp_path_factory.mktemp("browser"))
-    yield found
-    found.close()
