@@ -44,8 +44,8 @@ class Evaluate:
     settings: Annotated[EvaluateSettings, tyro.conf.arg(name="")]
     further: Annotated[FurtherSettings, tyro.conf.arg(name="")]
     only: str = "standard"
-    """evaluations, separated by commas: pixels, knn, linear, rank, classifier and map2d, together standard;
-    with centroid, logistic, fewshot, clustering, similarity, temperature, calibration, outliers and
+    """evaluations, separated by commas: pixels, knn, linear, centroid, rank, classifier and map2d, together
+    standard; with logistic, fewshot, clustering, similarity, temperature, calibration, outliers and
     robustness, together all; or real, transfer, finetune and maps"""
     target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
     """for --only transfer or finetune: a data set by its name and folder; may be given several times"""

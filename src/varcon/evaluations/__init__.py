@@ -77,7 +77,7 @@ class FurtherSettings:
         )
 
 
-STANDARD = ("pixels", "knn", "linear", "rank", "classifier", "map2d")
+STANDARD = ("pixels", "knn", "linear", "centroid", "rank", "classifier", "map2d")
 FURTHER = tuple(FurtherSettings.__dataclass_fields__)
 FOR_IMAGES = ("outliers", "robustness", "transfer", "finetune")  # those that vectors cannot have
 NEEDING_MORE = ("real", "transfer", "finetune", "maps")  # labels, other data, hours, snapshots
