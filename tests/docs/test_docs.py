@@ -1,6 +1,7 @@
 """The site builds, needs no network, tells every command and setting, and names only what there is."""
 
 import dataclasses
+import inspect
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from varcon import cli_train, run, run_folder
+from varcon import VarConLoss, cli_train, run, run_folder
 from varcon.cli import VERBS
 from varcon.core import Batch
 from varcon.data import DataSettings, load
@@ -318,3 +319,16 @@ def test_the_quick_start_says_what_the_readme_says():
     )
     begin, end = "## See it work", "## Your own images"
     assert readme[readme.index(begin) : readme.index(end)] == start[start.index(begin) : start.index(end)]
+
+
+def test_the_arguments_of_the_loss_are_told_with_their_defaults():
+    rows = re.findall(
+        r"^\| (`.+?`) \| (.+?) \| .+ \|$", (ROOT / "docs/own-loop.md").read_text(), re.MULTILINE
+    )
+    told = {
+        name: value
+        for names, values in rows
+        for name, value in zip(re.findall(r"`(\w+)`", names), re.split(r", (?![^(]*\))", values), strict=True)
+    }
+    signature = inspect.signature(VarConLoss).parameters
+    assert told == {name: repr(argument.default) for name, argument in signature.items()}
