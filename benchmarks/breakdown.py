@@ -26,7 +26,8 @@ from varcon.run import build_method
 
 STEPS = 5
 KINDS = {  # words in kernels' names, the first that fits
-    "1x1 convolution with its norm": (
+    "1x1 convolution or stem, with its norm": (
+        "_neighbours_kernel",
         "_products_kernel",
         "_forward_kernel",
         "_backward_kernel",
@@ -54,6 +55,9 @@ KINDS = {  # words in kernels' names, the first that fits
 PASSES, PASSES_WITH_SUM = 8, 11
 # Of a 1x1 convolution with its norm, over its result and over its input; without a residual sum fewer.
 WIDE_WITH_SUM, WIDE, NARROW = 7, 3, 5
+# Of a stem's convolution: its result is written, its two gradients are read; what surrounds each pixel, half
+# as much, is written once and read three times.
+STEM = 5
 
 
 def main() -> int:
@@ -134,6 +138,8 @@ def activation_bytes(name: str, batch: int) -> dict[str, int]:
     for layer in encoder.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.register_forward_hook(count(norm, PASSES))
+    encoder.get_submodule("bn1").register_forward_hook(count(pointwise, STEM))
+    encoder.get_submodule("bn1").register_forward_hook(count(norm, -PASSES))
     for block in encoder.modules():
         if isinstance(block, BasicBlock):
             block.bn2.register_forward_hook(count(norm, PASSES_WITH_SUM - PASSES))

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from varcon.core import Encoder
-from varcon.kernels.norms import convolve_norm, convolve_norm_add_relu, norm_add_relu
+from varcon.kernels.norms import convolve_images, convolve_norm, convolve_norm_add_relu, norm_add_relu
 
 Stem = Literal["small", "imagenet"]
 
@@ -107,7 +107,7 @@ class ResNet(Encoder):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        x, skip = norm_add_relu(self.conv1(images), self.bn1)
+        x, skip = convolve_images(images, self.conv1, self.bn1)
         if self.maxpool is not None:
             x = skip = self.maxpool(x)
         for number in range(self.stages):

@@ -44,7 +44,7 @@ def convolve_norm_add_relu(
     if skip_norm is None and pointwise_serves(x, norm):
         from varcon.kernels.pointwise import convolve_norm as fused
 
-        return fused(x, convolution.weight, norm, skip)
+        return fused(x, convolution.weight, norm, skip, relu=True)
     return norm_add_relu(convolution(x), norm, skip, skip_norm)
 
 
@@ -60,6 +60,26 @@ def convolve_norm(
     return convolution(x), norm
 
 
+def convolve_images(images: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """relu(norm(convolution(images))), twice as above."""
+    if images_serve(images, convolution, norm):
+        from varcon.kernels.pointwise import convolve_images as fused
+
+        return fused(images, convolution.weight, norm)
+    return norm_add_relu(convolution(images), norm)
+
+
+def images_serve(images: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> bool:
+    """A 3x3 convolution of stride 1, and images that want no gradient, in one of the short types."""
+    return (
+        fused_serves(images, norm)
+        and images.dtype != torch.float32
+        and convolution.kernel_size == (3, 3)
+        and convolution.stride == (1, 1)
+        and not images.requires_grad
+    )
+
+
 def pointwise_serves(x: Tensor, norm: nn.BatchNorm2d) -> bool:
     """Where few channels are widened in one of the short types: elsewhere the statistics beforehand cost more
     than they spare."""
@@ -67,7 +87,7 @@ def pointwise_serves(x: Tensor, norm: nn.BatchNorm2d) -> bool:
         fused_serves(x, norm)
         and x.dtype != torch.float32
         and x.shape[1] <= POINTWISE_CHANNELS
-        and norm.num_features % 8 == 0
+        and x.shape[1] % 8 == 0
     )
 
 
@@ -78,6 +98,6 @@ def fused_serves(x: Tensor, norm: nn.BatchNorm2d) -> bool:
         and x.is_cuda
         and norm.training
         and x.dtype != torch.float64
-        and x.shape[1] % 8 == 0
+        and norm.num_features % 8 == 0
         and not torch.compiler.is_compiling()
     )

@@ -11,7 +11,9 @@ a = r weight, P = sum of g (x - m)' over the rows, and s = sum of g times the no
     by x = g (a W) - (x - m) (W' diag(r a s / n) W) - mean(g) (a W)
 
 where the products with x and g are all that is of the activations' size. Where a convolution widens, as the
-last one of a bottleneck does, from 64 channels to 256, this spares half of the passes over the wide side.
+last one of a bottleneck does, from 64 channels to 256, this spares half of the passes over the wide side. It
+spares most at a network's start: a 3x3 convolution of images is linear in the 27 values around each pixel,
+and where there is no gradient by x, g is needed in P alone.
 
 Activations are channels_last: matrices [rows, channels]. Sums are float32 in a fixed order: results repeat
 bit for bit.
@@ -22,6 +24,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor, nn
@@ -58,11 +61,27 @@ BACKWARD = Tiling(64, 128, 64, 4, 2)
 
 
 @triton.jit
+def _neighbours_kernel(images, out, rows, height, width, channels, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A row for each pixel: the channels of the 3x3 pixels around it, 0 beyond the edge, and 0 at the end."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]
+    column = tl.arange(0, COLUMNS)[None, :]
+    down, across = column // (3 * channels) - 1, column // channels % 3 - 1
+    y, x = row // width % height + down, row % width + across
+    inside = (row < rows) & (column < 9 * channels) & (y >= 0) & (y < height) & (x >= 0) & (x < width)
+    source = (row + down * width + across).to(tl.int64) * channels + column % channels
+    value = tl.load(images + source, mask=inside, other=0)
+    tl.store(out + row.to(tl.int64) * COLUMNS + column, value, mask=row < rows)
+
+
+@triton.jit
 def _products_kernel(
-    a, b, out, rows, wide, narrow, rows_each,
-    WIDE: tl.constexpr, NARROW: tl.constexpr, ROWS: tl.constexpr,
+    a, a_too, alive, b, out, rows, wide, narrow, rows_each,
+    TWO: tl.constexpr, CUT: tl.constexpr, WIDE: tl.constexpr, NARROW: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """Each program's share of sum(a b') over the rows, a [rows, wide] and b [rows, narrow], and of sum(a)."""
+    """Each program's share of sum(a b') over the rows, a [rows, wide] and b [rows, narrow], and of sum(a).
+
+    a may come in two parts, to be added up, and as a gradient that has yet to go back through a ReLU.
+    """
     across, down = tl.cdiv(narrow, NARROW), tl.cdiv(wide, WIDE)
     part = tl.program_id(0) // (across * down)
     block = tl.program_id(0) % (across * down)
@@ -74,6 +93,12 @@ def _products_kernel(
         row = part * rows_each + start + tl.arange(0, ROWS)
         places, inside = tile_at(a, rows, wide, row, first)
         left = tl.load(places, mask=inside, other=0)
+        if TWO:
+            places, inside = tile_at(a_too, rows, wide, row, first)
+            both = left.to(tl.float32) + tl.load(places, mask=inside, other=0).to(tl.float32)
+            left = both.to(left.dtype)
+        if CUT:
+            left = where_alive(left, alive, rows, wide, row, block // across, ROWS, WIDE)
         places, inside = tile_at(b, rows, narrow, row, second)
         right = tl.load(places, mask=inside, other=0)
         product = tl.dot(tl.trans(left), right, product, input_precision="ieee")
@@ -144,9 +169,9 @@ def _known_statistics_kernel(
 @triton.jit
 def _forward_kernel(
     x, weight, skip, y, alive, statistics, rows, wide, narrow,
-    ADD: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, NARROW: tl.constexpr,
+    ADD: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr, NARROW: tl.constexpr,
 ):  # fmt: skip
-    """scale * (W x) + shift; with a skip also that sum's ReLU, and which of its elements live, as bits."""
+    """scale * (W x) + shift, and the skip; or the ReLU of it, and which of its elements live, as bits."""
     row, channel, block = part_from_the_end(wide, ROWS, WIDE)
     exists = channel < wide
     product = tl.zeros([ROWS, WIDE], tl.float32)
@@ -163,6 +188,7 @@ def _forward_kernel(
     if ADD:
         places, inside = tile_at(skip, rows, wide, row, channel)
         value += tl.load(places, mask=inside, other=0).to(tl.float32)
+    if CUT:
         keep_alive(value, alive, rows, wide, row, block, ROWS, WIDE)
         value = not_below_zero(value)
     places, inside = tile_at(y, rows, wide, row, channel)
@@ -172,16 +198,17 @@ def _forward_kernel(
 @triton.jit
 def _past_relu_kernel(
     by_y, by_y_too, alive, by_sum, rows, channels,
-    TWO: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    TWO: tl.constexpr, CUT: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient before the ReLU, from that after it, or from two of them."""
+    """The gradient before the ReLU, if there is one, from that after it, or from two of them."""
     row, channel, block = part_from_the_end(channels, ROWS, CHANNELS)
     places, inside = tile_at(by_y, rows, channels, row, channel)
     gradient = tl.load(places, mask=inside, other=0).to(tl.float32)
     if TWO:
         places, inside = tile_at(by_y_too, rows, channels, row, channel)
         gradient += tl.load(places, mask=inside, other=0).to(tl.float32)
-    gradient = where_alive(gradient, alive, rows, channels, row, block, ROWS, CHANNELS)
+    if CUT:
+        gradient = where_alive(gradient, alive, rows, channels, row, block, ROWS, CHANNELS)
     places, inside = tile_at(by_sum, rows, channels, row, channel)
     tl.store(places, gradient, mask=inside)
 
@@ -279,8 +306,11 @@ def _backward_kernel(
     tl.store(places, product, mask=inside)
 
 
-def products(a: Tensor, b: Tensor) -> Tensor:
-    """sum(a b') over the rows, then sum(a), in one line of numbers; float32."""
+def products(a: Tensor, b: Tensor, a_too: Tensor | None = None, alive: Tensor | None = None) -> Tensor:
+    """sum(a b') over the rows, then sum(a), in one line of numbers; float32.
+
+    What is to be added to a, and where it is let through, may be given.
+    """
     wide, narrow = a.shape[1], b.shape[1]
     rows = a.numel() // wide
     tiling = PRODUCTS
@@ -291,8 +321,8 @@ def products(a: Tensor, b: Tensor) -> Tensor:
     parts = triton.cdiv(pieces, pieces_each)
     out = a.new_empty(parts, wide * narrow + wide, dtype=torch.float32)
     _products_kernel[(parts * blocks,)](
-        a, b, out, rows, wide, narrow, pieces_each * tiling.deep, block, other, tiling.deep,
-        num_warps=tiling.warps, num_stages=tiling.stages,
+        a, a_too, alive, b, out, rows, wide, narrow, pieces_each * tiling.deep, a_too is not None,
+        alive is not None, block, other, tiling.deep, num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     return out.sum(0)
 
@@ -312,9 +342,10 @@ class _ConvolveNorm(torch.autograd.Function):
         beta: Tensor,
         skip: Tensor | None,
         norm: nn.BatchNorm2d,
+        relu: bool,
     ) -> tuple[Tensor, Tensor]:
         wide, narrow = weight.shape[:2]
-        rows, add = x.numel() // narrow, skip is not None
+        rows = x.numel() // narrow
         moments = products(x, x)
         spread = x.new_empty(wide, narrow, dtype=torch.float32)
         statistics = x.new_empty(3, wide, dtype=torch.float32)
@@ -327,11 +358,11 @@ class _ConvolveNorm(torch.autograd.Function):
             norm.num_batches_tracked, rows, wide, narrow, norm.momentum, norm.eps, FEW, side(narrow, 256),
         )  # fmt: skip
         y = torch.empty_like(x[:, :1].expand(-1, wide, -1, -1), memory_format=torch.channels_last)
-        alive = x.new_empty(rows, wide // 8, dtype=torch.uint8) if add else None
+        alive = x.new_empty(rows, wide // 8, dtype=torch.uint8) if relu else None
         tiling, block = FORWARD, side(wide, FORWARD.wide)
         _forward_kernel[(triton.cdiv(rows, tiling.high) * triton.cdiv(wide, block),)](
-            x, weight, skip, y, alive, statistics, rows, wide, narrow, add, tiling.high, block,
-            side(narrow, tiling.deep), num_warps=tiling.warps, num_stages=tiling.stages,
+            x, weight, skip, y, alive, statistics, rows, wide, narrow, skip is not None, relu, tiling.high,
+            block, side(narrow, tiling.deep), num_warps=tiling.warps, num_stages=tiling.stages,
         )  # fmt: skip
         ctx.save_for_backward(x, weight, moments, spread, statistics, alive)
         ctx.set_materialize_grads(False)
@@ -345,23 +376,26 @@ class _ConvolveNorm(torch.autograd.Function):
         rows = x.numel() // narrow
         gradients = [like(gradient, x) for gradient in by_outputs if gradient is not None]
         if not gradients:
-            return (None,) * 6
-        by_sum = gradients[0] if len(gradients) == 1 else None
-        if alive is not None:
-            by_y, by_y_too, *_ = [*gradients, None]
-            by_sum, shape = torch.empty_like(gradients[0]), Shape(gradients[0])
+            return (None,) * 7
+        g, g_too = gradients[0], gradients[1] if len(gradients) > 1 else None
+        by_x_too, by_skip_too = ctx.needs_input_grad[0], ctx.needs_input_grad[4]
+        if (by_x_too or by_skip_too) and len(gradients) + (alive is not None) > 1:  # in one, and read again
+            by_sum, shape = torch.empty_like(g), Shape(g)
             _past_relu_kernel[shape.everywhere](
-                by_y, by_y_too, alive, by_sum, rows, wide, by_y_too is not None, shape.tile, shape.block
-            )
-        elif by_sum is None:
-            by_sum = gradients[0] + gradients[1]
-        of_g = products(by_sum, x)
+                g, g_too, alive, by_sum, rows, wide, g_too is not None, alive is not None, shape.tile,
+                shape.block,
+            )  # fmt: skip
+            g, g_too, alive = by_sum, None, None
+        of_g = products(g, x, g_too, alive)
         by_weight, scaled, bent = (torch.empty_like(weight) for _ in range(3))
         by_gamma, by_beta = x.new_empty(2, wide, dtype=torch.float32)
         _weights_kernel[(triton.cdiv(wide, FEW),)](
             weight, moments, of_g, spread, statistics, by_weight, by_gamma, by_beta, scaled, bent, rows, wide,
             narrow, FEW, side(narrow, 256),
         )  # fmt: skip
+        by_skip = g if by_skip_too else None
+        if not by_x_too:
+            return None, by_weight, by_gamma, by_beta, by_skip, None, None
         square = weight.view(wide, narrow).T @ bent.view(wide, narrow)
         constant = x.new_empty(narrow, dtype=torch.float32)
         _constant_kernel[(triton.cdiv(narrow, FEW),)](
@@ -370,16 +404,16 @@ class _ConvolveNorm(torch.autograd.Function):
         by_x = torch.empty_like(x)
         tiling, block = BACKWARD, side(narrow, BACKWARD.wide)
         _backward_kernel[(triton.cdiv(rows, tiling.high) * triton.cdiv(narrow, block),)](
-            by_sum, x, scaled, square, constant, by_x, rows, wide, narrow, tiling.high, block, tiling.deep,
+            g, x, scaled, square, constant, by_x, rows, wide, narrow, tiling.high, block, tiling.deep,
             num_warps=tiling.warps, num_stages=tiling.stages,
         )  # fmt: skip
-        return by_x, by_weight, by_gamma, by_beta, by_sum if alive is not None else None, None
+        return by_x, by_weight, by_gamma, by_beta, by_skip, None, None
 
 
 def convolve_norm(
-    x: Tensor, weight: Tensor, norm: nn.BatchNorm2d, skip: Tensor | None = None
+    x: Tensor, weight: Tensor, norm: nn.BatchNorm2d, skip: Tensor | None = None, relu: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """norm(W x) with the batch's statistics, or relu(norm(W x) + skip), twice: the gradients of both meet in
+    """norm(W x) + skip with the batch's statistics, or the ReLU of it, twice: the gradients of both meet in
     one kernel.
 
     x and skip are channels_last [N, C, H, W], the weight is [D, C, 1, 1]. The running statistics move as the
@@ -388,4 +422,25 @@ def convolve_norm(
     x = x.contiguous(memory_format=torch.channels_last)
     skip = None if skip is None else like(skip, x)
     # Of a single column or row, either order of the weights is that of a matrix.
-    return _ConvolveNorm.apply(x, weight.to(x.dtype).contiguous(), norm.weight, norm.bias, skip, norm)
+    return _ConvolveNorm.apply(x, weight.to(x.dtype).contiguous(), norm.weight, norm.bias, skip, norm, relu)
+
+
+def convolve_images(images: Tensor, weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """relu(norm(W * images)) for a 3x3 convolution of stride 1 with zeros around the images, twice as above.
+
+    The weight is [D, C, 3, 3]. There is no gradient of the images.
+    """
+    images = images.contiguous(memory_format=torch.channels_last)
+    count, channels, height, width = images.shape
+    columns, rows = max(16, triton.next_power_of_2(9 * channels)), count * height * width
+    neighbours = torch.empty(
+        (count, columns, height, width),
+        dtype=images.dtype,
+        device=images.device,
+        memory_format=torch.channels_last,
+    )
+    _neighbours_kernel[(triton.cdiv(rows, 128),)](
+        images, neighbours, rows, height, width, channels, 128, columns
+    )
+    flat = F.pad(weight.permute(0, 2, 3, 1).flatten(1), (0, columns - 9 * channels))
+    return convolve_norm(neighbours, flat[:, :, None, None], norm, relu=True)
