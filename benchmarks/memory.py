@@ -235,7 +235,10 @@ def plot(sweeps: list[Sweep], path: Path) -> None:
 def short(size: int) -> str:
     """Powers of two count in 1024s, the others in thousands."""
     thousand = 1000 if size % 1024 else 1024
-    return f"{size // thousand}k" if size >= thousand else str(size)
+    for letter, unit in (("M", thousand**2), ("k", thousand)):
+        if size >= unit:
+            return f"{size // unit}{letter}"
+    return str(size)
 
 
 if __name__ == "__main__":

@@ -161,12 +161,15 @@ class _FusedLoss(torch.autograd.Function):
         ctx.save_for_backward(by_embeddings, by_epsilon)
         ctx.types = embeddings.dtype, epsilon.dtype
         ctx.mark_non_differentiable(terms)
+        ctx.set_materialize_grads(False)  # or zeros are launched for the terms
         return loss, terms
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, by_loss: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad
+        if by_loss is None:
+            return (None,) * len(wanted)
         gradients = [
             # Multiplied and converted in one launch; float16 could not hold the unscaled derivative.
             torch.mul(derivative, by_loss, out=torch.empty_like(derivative, dtype=kind)) if need else None

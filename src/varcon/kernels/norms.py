@@ -70,12 +70,13 @@ def convolve_images(images: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d
 
 
 def images_serve(images: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d) -> bool:
-    """A 3x3 convolution of stride 1, and images that want no gradient, in one of the short types."""
+    """A 3x3 convolution that keeps the size, and images that want no gradient, in one of the short types."""
     return (
         fused_serves(images, norm)
         and images.dtype != torch.float32
         and convolution.kernel_size == (3, 3)
         and convolution.stride == (1, 1)
+        and convolution.padding == (1, 1)
         and not images.requires_grad
     )
 
