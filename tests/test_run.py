@@ -39,7 +39,7 @@ def test_python_reaches_the_same_verbs(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"here\.npz"):
         varcon.evaluate(folder)
     findings = varcon.evaluate(folder, data_path="there.npz")
-    assert list(findings) == ["pixels", "knn", "linear", "rank", "centroid", "map2d"]
+    assert list(findings) == ["pixels", "knn", "linear", "rank", "discriminant", "map2d"]
     assert findings["knn"].scores["top1"] == 100  # dark and bright images
     stored = json.loads((folder / "findings/knn.json").read_text())
     assert stored["scores"] == findings["knn"].scores

@@ -44,9 +44,9 @@ class Evaluate:
     settings: Annotated[EvaluateSettings, tyro.conf.arg(name="")]
     further: Annotated[FurtherSettings, tyro.conf.arg(name="")]
     only: str = "standard"
-    """evaluations, separated by commas: pixels, knn, linear, centroid, rank, classifier and map2d, together
-    standard; with logistic, fewshot, clustering, similarity, temperature, calibration, outliers and
-    robustness, together all; or real, transfer, finetune and maps"""
+    """evaluations, separated by commas: pixels, knn, linear, discriminant, rank, classifier and map2d,
+    together standard; with centroid, logistic, fewshot, clustering, similarity, temperature, calibration,
+    outliers and robustness, together all; or real, transfer, finetune and maps"""
     target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
     """for --only transfer or finetune: a data set by its name and folder; may be given several times"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None

@@ -137,7 +137,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
     together: set[str] = set()  # what one table shows
     if set(STANDARD) <= {*only, "classifier"}:
         console.print(score_table([found]))
-        together = {"pixels", "knn", chosen.settings.linear.name, "centroid", "classifier", "map2d"}
+        together = {"pixels", "knn", chosen.settings.linear.name, "discriminant", "classifier", "map2d"}
     for name in found:
         if name not in together and found[name].scores:
             console.print(findings_table(name, found[name]))

@@ -54,6 +54,7 @@ COLUMNS = {
     "linear-augmented probe, last": ("linear-augmented", "last"),
     "own classifier": ("classifier", "top1"),
     "effective rank": ("rank", "effective_rank"),
+    "linear discriminants": ("discriminant", "top1"),
     "nearest centroid": ("centroid", "top1"),
     "logistic regression": ("logistic", "top1"),
     "Ward ARI": ("clustering", "ari"),

@@ -205,7 +205,9 @@ def score_table(runs: list[dict[str, Findings]]) -> Table:
     table.add_row(f"{k}, encoder", mean("knn", "top1"), mean("knn", "top5"))
     table.add_row(f"{probe} probe, last epoch", mean(probe, "last"), mean(probe, "top5"))
     table.add_row(f"{probe} probe, best epoch", mean(probe, "best"), "")
-    table.add_row("nearest centroid (varcon predict)", mean("centroid", "top1"), mean("centroid", "top5"))
+    table.add_row(
+        "linear discriminants (varcon predict)", mean("discriminant", "top1"), mean("discriminant", "top5")
+    )
     if all("classifier" in found for found in runs):
         table.add_row("own classifier", mean("classifier", "top1"), mean("classifier", "top5"))
     return table

@@ -182,6 +182,7 @@ def config_of(encoder, size):
         std=(1, 1, 1),
         classes=["a", "b"],
         centroids=np.zeros((2, 4)),
+        classifier=np.zeros((2, 5)),
         temperature=1,
         likelihood_temperature=1,
         threshold=1,
@@ -303,6 +304,7 @@ def test_the_card_tells_what_and_how(own, tmp_path):
     assert sorted(file.name for file in (tmp_path / "hub").iterdir()) == [
         "README.md",
         "centroids.npy",
+        "classifier.npy",
         "config.json",
         "model.safetensors",
     ]
@@ -399,9 +401,15 @@ def test_a_missing_runtime_and_damaged_files_are_named(exported, tmp_path, monke
         (copy / f"model.{to}").write_bytes(b"damaged")
         with pytest.raises(InputError, match=f"model.{to} cannot be read"):
             varcon.load(copy, "cpu")
-    (tmp_path / "onnx/centroids.npy").write_bytes(b"")
-    with pytest.raises(InputError, match="does not hold a whole model"):
-        varcon.load(tmp_path / "onnx")
+    for name in ("centroids.npy", "classifier.npy"):
+        shutil.rmtree(tmp_path / "onnx")
+        shutil.copytree(exported["onnx"], tmp_path / "onnx")
+        (tmp_path / "onnx" / name).write_bytes(b"")
+        with pytest.raises(InputError, match="does not hold a whole model"):
+            varcon.load(tmp_path / "onnx")
+        np.save(tmp_path / "onnx" / name, np.zeros((3, 3)))
+        with pytest.raises(InputError, match=rf"{name} has the shape \(3, 3\)"):
+            varcon.load(tmp_path / "onnx")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(InputError, match=r"needs onnxruntime: pip install 'varcon\[onnx\]'"):
         varcon.load(exported["onnx"])

@@ -154,10 +154,10 @@ def test_scores_are_printed_whatever_is_asked_for(finished_run, capsys):
     assert main([*command, "--only", "standard,clustering", "--linear.augment", "resized-crop"]) == 0
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["clustering"] in shown
-    assert any(line[:2] == ["nearest", "centroid"] for line in shown)
+    assert any(line[:2] == ["linear", "discriminants"] for line in shown)
     assert ["test", "accuracy,", "%", "top-1", "top-5"] in shown
     assert ["rank"] in shown
-    assert not any([name] in shown for name in ("knn", "linear-augmented", "centroid", "map2d"))
+    assert not any([name] in shown for name in ("knn", "linear-augmented", "discriminant", "map2d"))
 
 
 def test_tau2_spans_what_epsilon_was_learned(finished_run, tmp_path):

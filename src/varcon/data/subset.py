@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,6 +44,12 @@ def hold_out(labels: Tensor, share: float, seed: int) -> tuple[Tensor, Tensor]:
     given = (counts * share).round().long().clamp_min(1).minimum((counts - 1).clamp_min(0))
     held = rank_in_class(labels, seed) < given[labels]
     return (~held).nonzero().flatten(), held.nonzero().flatten()
+
+
+def halves(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """The positions of one random half of `count` images and of the other, then the other way round."""
+    one, other = torch.from_numpy(np.random.default_rng(seed).permutation(count)).tensor_split(2)
+    return [(one, other), (other, one)]
 
 
 def set_apart(split: Split, share: float, seed: int) -> tuple[Split, Split]:

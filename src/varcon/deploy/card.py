@@ -122,8 +122,9 @@ encoder.eval()
 """
 
 
-# A rank is not in percent; what is fine-tuned is another encoder, and its test images may be of other data.
-NOT_OF_THE_MODEL = ("rank", "finetune")
+# A rank is not in percent; what is fine-tuned is another encoder, and its test images may be of other data;
+# the discriminants are what the model predicts by, and stand before these.
+NOT_AMONG_OTHERS = ("rank", "finetune", "discriminant")
 
 
 def scores_of(run: Path) -> dict[str, float]:
@@ -131,7 +132,7 @@ def scores_of(run: Path) -> dict[str, float]:
     scores: dict[str, float] = {}
     for title, (name, score) in runs.COLUMNS.items():
         path = run / "findings" / f"{name}.json"
-        if title not in runs.FRACTIONS and name not in NOT_OF_THE_MODEL and path.exists():
+        if title not in runs.FRACTIONS and name not in NOT_AMONG_OTHERS and path.exists():
             found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["scores"]
             scores |= {title: found[score]} if score in found else {}
     return scores

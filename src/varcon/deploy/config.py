@@ -1,4 +1,4 @@
-"""All of a model but its weights, in two files that need no Python to be read: config.json, centroids.npy."""
+"""All of a model but its weights, in files that need no Python to be read: config.json and two matrices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from varcon.encoders import ENCODERS, EncoderSettings
 from varcon.files import replacing, write_json
 
 FORMAT = "varcon model, version 1"
-CONFIG, CENTROIDS = "config.json", "centroids.npy"
+CONFIG, CENTROIDS, CLASSIFIER = "config.json", "centroids.npy", "classifier.npy"
 
 STEPS = [
     "turn the image upright by its EXIF orientation",
@@ -24,8 +24,10 @@ STEPS = [
     "divide the pixels by 255, subtract mean and divide by std, channel by channel; channels first",
 ]
 RULES = {
-    "cosine": "of an image's features with each row of centroids.npy, in the order of classes",
-    "probability": "softmax(cosine / temperature)",
+    "direction": "an image's features, divided by their length",
+    "score": "direction times each row of classifier.npy but for its last number, plus that number",
+    "probability": "softmax(score / temperature), in the order of classes",
+    "cosine": "direction times each row of centroids.npy",
     "likelihood": "log(mean(exp(cosine / likelihood_temperature)))",
     "unlike_anything_seen": "likelihood < threshold, as of 1 % of the test images, or of 1 of fewer than 100",
 }
@@ -40,15 +42,21 @@ class Config:
     std: tuple[float, ...]
     classes: list[str]
     centroids: np.ndarray  # [C, F] float32 unit vectors
+    classifier: np.ndarray  # [C, F + 1] float32: linear discriminants of directions, the last column a bias
     temperature: float  # of the class posterior, fitted to test images
     likelihood_temperature: float  # the method's own
     threshold: float  # an image of lower likelihood is unlike anything seen
     measured: dict[str, float] = field(default_factory=dict)  # on the test images
     origin: dict[str, Any] = field(default_factory=dict)  # the run that this is from
 
+    def scores(self, directions: np.ndarray) -> np.ndarray:
+        """Of the classes [N, C], by features of length 1 [N, F]."""
+        return directions @ self.classifier[:, :-1].T + self.classifier[:, -1]
+
     def write(self, folder: Path) -> None:
-        with replacing(folder / CENTROIDS) as temporary, temporary.open("wb") as file:
-            np.save(file, self.centroids)
+        for name, matrix in ((CENTROIDS, self.centroids), (CLASSIFIER, self.classifier)):
+            with replacing(folder / name) as temporary, temporary.open("wb") as file:
+                np.save(file, matrix)
         write_json(folder / CONFIG, self.to_dict())  # last: it marks the folder as complete
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,14 +98,16 @@ def read_config(folder: Path) -> Config:
             std=tuple(preprocessing["std"]),
             classes=values["classes"],
             centroids=np.load(folder / CENTROIDS, allow_pickle=False),
+            classifier=np.load(folder / CLASSIFIER, allow_pickle=False),
             temperature=prediction["temperature"],
             likelihood_temperature=prediction["likelihood_temperature"],
             threshold=prediction["threshold"],
             measured=values["measured"],
             origin=values["origin"],
         )
-        if found.centroids.shape != (len(found.classes), found.features):
-            raise ValueError(f"{CENTROIDS} has the shape {found.centroids.shape}")
+        for name, matrix, more in ((CENTROIDS, found.centroids, 0), (CLASSIFIER, found.classifier, 1)):
+            if matrix.shape != (len(found.classes), found.features + more):
+                raise ValueError(f"{name} has the shape {matrix.shape}")
     except InputError:
         raise
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:

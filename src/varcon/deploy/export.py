@@ -1,4 +1,4 @@
-"""A run's model for use elsewhere: weights or program, config.json, centroids.npy and a model card."""
+"""A run's model for use elsewhere: weights or program, config.json, two matrices and a model card."""
 
 from __future__ import annotations
 

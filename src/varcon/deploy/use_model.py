@@ -43,6 +43,7 @@ class Model:
     def __init__(self, folder: Path = FOLDER) -> None:
         self.config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.centroids = np.load(folder / "centroids.npy")  # [classes, features], of length 1
+        self.classifier = np.load(folder / "classifier.npy")  # [classes, features + 1]
         self.encode = onnx_encoder(folder) if (folder / "model.onnx").exists() else torch_encoder(folder)
 
     def embed(self, paths: list[str]) -> np.ndarray:
@@ -57,7 +58,8 @@ class Model:
         features, rule, classes = self.embed(paths), self.config["prediction"], self.config["classes"]
         directions = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
         cosines = (directions @ self.centroids.T).astype(np.float64)  # [N, classes]
-        scores = cosines / rule["temperature"]
+        linear = directions @ self.classifier[:, :-1].T + self.classifier[:, -1]
+        scores = linear.astype(np.float64) / rule["temperature"]
         probabilities = np.exp(scores - log_sum_exp(scores))
         likelihoods = log_sum_exp(cosines / rule["likelihood_temperature"]) - np.log(len(classes))
         results = []

@@ -9,6 +9,7 @@ from varcon.core import InputError
 from varcon.evaluations.calibration import Calibration
 from varcon.evaluations.centroid import NearestCentroid
 from varcon.evaluations.clustering import Clustering
+from varcon.evaluations.discriminant import LinearDiscriminant
 from varcon.evaluations.fewshot import FewShot
 from varcon.evaluations.finetune import FineTune
 from varcon.evaluations.knn import KNN
@@ -37,6 +38,7 @@ class EvaluateSettings:
 class FurtherSettings:
     """Of those that are asked for by name."""
 
+    discriminant: LinearDiscriminant = field(default_factory=LinearDiscriminant)
     centroid: NearestCentroid = field(default_factory=NearestCentroid)
     logistic: LogisticProbe = field(default_factory=LogisticProbe)
     fewshot: FewShot = field(default_factory=FewShot)
@@ -77,7 +79,7 @@ class FurtherSettings:
         )
 
 
-STANDARD = ("pixels", "knn", "linear", "centroid", "rank", "classifier", "map2d")
+STANDARD = ("pixels", "knn", "linear", "discriminant", "rank", "classifier", "map2d")
 FURTHER = tuple(FurtherSettings.__dataclass_fields__)
 FOR_IMAGES = ("outliers", "robustness", "transfer", "finetune")  # those that vectors cannot have
 NEEDING_MORE = ("real", "transfer", "finetune", "maps")  # labels, other data, hours, snapshots

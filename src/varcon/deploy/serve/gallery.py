@@ -95,11 +95,10 @@ def open_gallery(
 def of_folder(model: Model, folder: Path, progress: OnProgress) -> tuple[Gallery, list[str]]:
     index = open_index(model, folder, progress)
     names = [entry.name for entry in index.entries if entry.row is not None]
-    centroids = model.config.centroids
     gallery = Gallery(
         f"images of {folder.expanduser().resolve().name}",
         index.vectors,
-        lambda ids: (index.vectors[ids] @ centroids.T).argmax(1),
+        lambda ids: model.config.scores(index.vectors[ids]).argmax(1),
         "predicted",
         lambda number: names[number],
         lambda number: picture_of_file(index.folder / names[number]),

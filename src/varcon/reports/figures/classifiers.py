@@ -20,7 +20,8 @@ JUDGES = (
     ("linear probe on augmented images, last epoch", "linear-augmented", "last", "top5", ""),
     ("linear probe on augmented images, best epoch", "linear-augmented", "best", "", ""),
     ("logistic regression", "logistic", "top1", "top5", "mean_per_class"),
-    ("nearest centroid (varcon predict)", "centroid", "top1", "top5", "mean_per_class"),
+    ("linear discriminants (varcon predict)", "discriminant", "top1", "top5", "mean_per_class"),
+    ("nearest centroid", "centroid", "top1", "top5", "mean_per_class"),
     ("its own classifier", "classifier", "top1", "top5", ""),
     ("kNN by reassessed labels (ReaL)", "real", "knn_top1", "", ""),
     ("linear probe by reassessed labels (ReaL)", "real", "linear_top1", "", ""),
@@ -29,6 +30,7 @@ JUDGES = (
 )
 FURTHER = (
     Column("logistic regression, %", "logistic", "top1"),
+    Column("linear discriminants, %", "discriminant", "top1"),
     Column("nearest centroid, %", "centroid", "top1"),
     Column("linear probe on augmented images, last, %", "linear-augmented", "last"),
     Column("kNN, ReaL, %", "real", "knn_top1"),
