@@ -197,6 +197,9 @@ def test_a_mistyped_flag_suggests_the_right_one(here, capsys):
         main(["train", "recipes/digits/varcon.toml", "--method.temprature", "0.2"])
     assert stopped.value.code == 2
     assert "--method.temperature" in capsys.readouterr().err
+    command = ["train", "recipes/digits/varcon.toml", "--method.name"]
+    refused(capsys, here, [*command, "ce"], "cannot change the method", "varcon compare RECIPE --methods")
+    refused(capsys, here, [*command[:-1], "--method.name=ce"], "cannot change the method")
     assert not (here / "runs").exists()
 
 

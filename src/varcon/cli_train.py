@@ -59,6 +59,11 @@ def train(arguments: list[str], console: Console) -> None:
 
 def parse_train(recipe: Recipe[Any], arguments: list[str]) -> Train[Any]:
     """The recipe's settings, but for those that the flags give."""
+    if any(a.partition("=")[0] == "--method.name" for a in arguments):
+        raise InputError(
+            "a flag cannot change the method, for each has settings of its own; edit [method] in the recipe, "
+            "or train several side by side: varcon compare RECIPE --methods varcon,ce"
+        )
     named = not arguments[0].startswith("-")
     default: Train[Any] = Train(recipe=arguments[0] if named else tyro.MISSING, settings=recipe)
     of_this_method: Any = Train
