@@ -26,6 +26,7 @@ from varcon.run import build_method
 
 STEPS = 5
 KINDS = {  # words in kernels' names, the first that fits
+    "optimizer and casts": ("multi_tensor", "foreach", "FusedSgd"),
     "1x1 convolution or stem, with its norm": (
         "_neighbours_kernel",
         "_products_kernel",
@@ -47,7 +48,6 @@ KINDS = {  # words in kernels' names, the first that fits
     ),
     "augmentation": ("_sim_kernel", "distribution"),
     "loss": ("loss_and_gradient", "make_references", "add_to_classes", "sum_sorted_classes"),
-    "optimizer and casts": ("multi_tensor", "foreach", "FusedSgd"),
     "convolution": ("conv", "xmma", "cutlass", "cudnn", "gemm", "nvjet", "wgrad", "dgrad", "implicit"),
 }
 # Reads and writes of a norm's activations: two and one forward, four and one back. With a residual sum one
@@ -126,7 +126,7 @@ def activation_bytes(name: str, batch: int) -> dict[str, int]:
     """What the passes over activations move in one step, in bf16, by kind."""
     data, recipe = made_up(name, batch, torch.device("cpu"))
     encoder = build_method(recipe, data).encoder
-    pointwise, norm = list(KINDS)[:2]
+    _, pointwise, norm, *_ = KINDS
     numbers: dict[str, float] = defaultdict(float)
 
     def count(kind: str, passes: float) -> Callable[..., None]:
