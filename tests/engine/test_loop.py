@@ -303,15 +303,23 @@ def test_a_record_that_cannot_be_read_is_not_replaced(tmp_path):
 
 
 def test_the_clock_goes_on_after_a_resume(tmp_path):
+    """Also with the time since the last row, in the middle of which it was stopped."""
     folder = tmp_path / "run"
+
+    def slowly(progress, row):
+        if progress.step == 11:
+            time.sleep(0.5)
+            os.kill(os.getpid(), signal.SIGTERM)
+
     with pytest.raises(Interrupted):
-        run.train(recipe(), folder, watch=stop_at(11, signal.SIGTERM))
+        run.train(recipe(), folder, watch=slowly)
     before = rows(folder)[-1]["seconds"]
     run.train(recipe(), folder, resume=True)
     assert [row["step"] for row in rows(folder)] == [5, 10, 15, 20]
     seconds = [row["seconds"] for row in rows(folder)]
     assert seconds == sorted(seconds)
     assert seconds[1] == before
+    assert seconds[2] >= before + 0.5
 
 
 def test_half_precision_trains(tmp_path):

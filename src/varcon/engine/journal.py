@@ -62,6 +62,7 @@ class Averages:
         self._names: list[str] = []
         self._sums = torch.empty(0)  # of each metric, and last the number of steps
         self._since = time.perf_counter()
+        self.carried = 0.0  # seconds since the last row, of a run that was stopped there
 
     def add(self, metrics: dict[str, Tensor]) -> None:
         """Only adds to a tensor that stays, so that a captured step can do it."""
@@ -93,4 +94,5 @@ class Averages:
 
     def restore(self, state: dict[str, Any], device: torch.device) -> None:
         self._names, self._sums = state["names"], state["sums"].to(device, copy=True)
-        self._since = time.perf_counter() - state["seconds"]
+        self.carried = state["seconds"]
+        self._since = time.perf_counter() - self.carried

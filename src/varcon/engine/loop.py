@@ -66,7 +66,8 @@ def fit(
         measured_convolutions(),
         closing(state),
     ):
-        began, saved = time.monotonic() - journal.seconds, time.monotonic()
+        saved = time.monotonic()
+        began = saved - journal.seconds - state.averages.carried
         coming = batches(split.labels, settings, state.step)
         agreed = Agreement(state.step, device)
         while state.step < total_steps:
