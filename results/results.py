@@ -3,20 +3,24 @@
     python results/results.py write               # RESULTS.md, from results/RESULTS.template.md
     python results/results.py keep RUN NAME       # for example runs/cifar100-varcon cifar100/r50-varcon-seed0
 
-A kept run has its recipe, a row of metrics for every epoch and the scores of its findings. Its name ends with
-its seed, and runs that differ in nothing else share a row of a table.
+A kept run has its recipe, a row of metrics for every epoch and the scores of its findings; `code` in its
+recipe.json is a digest of the package that made it. Its name ends with its seed, and runs that differ in
+nothing else share a row of a table.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
+import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+import varcon
 from varcon.reports.collect import Run, read_run
 from varcon.reports.groups import spread
 from varcon.reproduce.paper import MAIN, MAIN_DATA
@@ -35,6 +39,7 @@ SCORES = {
     "Ward NMI": ("clustering", "nmi", 3),
     "superclass of nearest": ("similarity", "nearest_in_superclass", 3),
 }
+EPSILON = "epsilon at the end"  # a column too, of the metrics
 
 
 def kept(pattern: str) -> list[Run]:
@@ -47,6 +52,9 @@ def kept(pattern: str) -> list[Run]:
 
 def quoted(pattern: str, title: str) -> str:
     """The mean over the seeds, and its spread where there are several."""
+    if title == EPSILON:
+        learned = "epsilon" in kept(pattern)[0].metrics
+        return f"{last(pattern, 'epsilon'):.4f}" if learned else ""
     finding, score, decimals = SCORES[title]
     found = spread([run.score(finding, score) for run in kept(pattern)])
     if found is None:
@@ -96,7 +104,9 @@ def table(rows: dict[str, Any], *titles: str, paper: bool = False) -> str:
 
 
 def commands(*patterns: str) -> str:
-    return "\n".join(f"    {run.command}" for pattern in patterns for run in kept(pattern))
+    """Each with a folder of its own; where several have the same recipe, they would share its name."""
+    runs = [run for pattern in patterns for run in kept(pattern)]
+    return "\n".join(f"    {run.command} --out runs/{run.name}" for run in runs)
 
 
 def machines(*patterns: str) -> str:
@@ -123,12 +133,14 @@ def written() -> str:
 
 
 def keep(run: Path, name: str) -> None:
-    target = HERE / name
+    """In place of a run that is kept under this name already."""
+    target = HERE / f"{name}.unfinished"
+    shutil.rmtree(target, ignore_errors=True)
     (target / "findings").mkdir(parents=True)
     record = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
     record["recipe"]["data"]["path"] = "data" if record["recipe"]["data"]["path"] else ""
-    # Where the data and the run lay on one machine says nothing on another.
-    record["command"] = re.sub(r" --(data\.path|out) \S+", "", record["command"])
+    record["command"] = without_places(record["command"])
+    record["code"] = code_digest()
     (target / "recipe.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     for rows in ("metrics.jsonl", "samples.jsonl"):
         lines = (run / rows).read_text(encoding="utf-8").splitlines() if (run / rows).exists() else []
@@ -137,6 +149,25 @@ def keep(run: Path, name: str) -> None:
             (target / rows).write_text("\n".join(ends) + "\n", encoding="utf-8")
     for finding in (run / "findings").glob("*.json"):
         (target / "findings" / finding.name).write_bytes(finding.read_bytes())
+    shutil.rmtree(HERE / name, ignore_errors=True)
+    target.rename(HERE / name)
+
+
+def without_places(command: str) -> str:
+    """Where the data and the run lay on one machine says nothing on another."""
+    words = shlex.split(command)
+    for place in [n for n, word in enumerate(words) if word in ("--data.path", "--out")][::-1]:
+        del words[place : place + 2]
+    return shlex.join(words)
+
+
+def code_digest() -> str:
+    """Of the package's sources: equal digests are of equal code, whatever its version is called."""
+    digest = hashlib.blake2b(digest_size=8)
+    package = Path(varcon.__file__).parent
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package).as_posix()}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
     python results/train.py --list                                  # every run's command, and which are kept
     python results/train.py --data FOLDER search                    # a group, what is not kept of it
     python results/train.py --data FOLDER cifar100/r18-ce search/r18-auto
+    python results/train.py --data FOLDER --again cifar100/r18-ce   # kept or not
 
 FOLDER holds CIFAR as `data.path` of a recipe names it. A run that was stopped goes on where it was.
 """
@@ -22,6 +23,7 @@ from typing import Any
 import results
 
 from varcon.cli import main as varcon
+from varcon.evaluations import chosen_evaluations
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "results/experiments.toml"
@@ -40,6 +42,15 @@ class Experiment:
     @property
     def kept(self) -> bool:
         return (results.HERE / self.name).exists()
+
+    @property
+    def state(self) -> str:
+        """Whether it is kept, and what of its evaluations is lacking since they have become more."""
+        if not self.kept:
+            return ""
+        found = {path.stem for path in (results.HERE / self.name / "findings").iterdir()}
+        lacking = [name for name in chosen_evaluations(self.judge) if name not in {*found, "classifier"}]
+        return f" (kept, without {', '.join(lacking)})" if lacking else " (kept)"
 
 
 def experiments(path: Path) -> Iterator[Experiment]:
@@ -83,6 +94,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--runs", type=Path, default=Path("runs/results"), help="where whole runs are written"
     )
+    parser.add_argument("--again", action="store_true", help="also what is kept, in place of it")
     parser.add_argument("--list", action="store_true", help="show commands, train nothing")
     chosen = parser.parse_args(arguments)
     every = list(experiments(EXPERIMENTS))
@@ -93,14 +105,14 @@ def main(arguments: list[str]) -> int:
     wanted = list(dict.fromkeys(one for name in chosen.names for one in every if named(one, name))) or every
     if chosen.list:
         for one in wanted:
-            print(f"{one.name}{' (kept)' if one.kept else ''}: {one.command}")
+            print(f"{one.name}{one.state}: {one.command}")
         return 0
     if chosen.data is None:
         parser.error("give the folder of the data with --data")
     failed = []
     for one in wanted:
-        if one.kept:
-            print(f"{one.name} is kept")
+        if one.kept and not chosen.again:
+            print(f"{one.name} is kept; --again trains it again")
             continue
         status = train(one, chosen.data.resolve(), chosen.runs.resolve())
         if status > 128:  # asked to stop

@@ -113,8 +113,21 @@ def test_keeping_a_run(results, tmp_path, monkeypatch):
     assert "| VarCon | 50.00 |" in results.table(
         {"VarCon": ["digits/small-varcon", "50.00"]}, "kNN", paper=True
     )
+    record = json.loads((tmp_path / "results/digits/small-varcon-seed3/recipe.json").read_text())
+    assert re.fullmatch("[0-9a-f]{16}", record["code"])
+    epsilon = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["epsilon"]
+    assert results.quoted("digits/small-varcon", "epsilon at the end") == f"{epsilon:.4f}"
+    run.evaluate(folder, only=("rank",))
+    results.keep(folder, "digits/small-varcon-seed3")  # in place of what was there
+    assert results.quoted("digits/small-varcon", "rank")
+    assert [path.name for path in (tmp_path / "results/digits").iterdir()] == ["small-varcon-seed3"]
     with pytest.raises(SystemExit, match=r"no run is kept as results/digits/other-seed\*"):
         results.kept("digits/other")
+
+
+def test_commands_are_kept_without_places(results):
+    command = "varcon train a.toml --data.path '/my data/c' --train.epochs 5 --out '/x y/z'"
+    assert results.without_places(command) == "varcon train a.toml --train.epochs 5"
 
 
 def test_every_experiment_can_be_trained(train):
@@ -160,7 +173,15 @@ def test_training_what_is_not_kept(results, train, tmp_path, monkeypatch, capsys
     for name in ("brief-seed0", "other-seed4"):
         test_a_kept_run_is_whole_and_small(tmp_path / "results/digits" / name)
     assert train.main(["digits/other-seed4", "digits/brief", "digits/other", *places]) == 0
-    assert capsys.readouterr().out == "digits/other-seed4 is kept\ndigits/brief-seed0 is kept\n"
+    kept = "is kept; --again trains it again\n"
+    assert capsys.readouterr().out == f"digits/other-seed4 {kept}digits/brief-seed0 {kept}"
+    seen = tmp_path / "results/digits/brief-seed0/findings/knn.json"
+    seen.unlink()
+    assert train.main(["--list", "digits/brief"]) == 0
+    assert capsys.readouterr().out.startswith("digits/brief-seed0 (kept, without knn): varcon train")
+    assert train.main(["digits/brief", "--again", *places]) == 0
+    assert seen.exists()
+    capsys.readouterr()
     assert train.main(["--list", "digits/impossible"]) == 0
     assert "--train.device cpu --train.batch-size 5000\n" in capsys.readouterr().out
     with pytest.raises(SystemExit):
