@@ -106,6 +106,32 @@ def test_from_one_command_and_on_where_it_stopped(tmp_path, capsys):
     assert times == {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
 
 
+def test_further_values_join_the_table(tmp_path, capsys):
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    command = ["sweep", str(recipe), "--only", "knn", "--out", str(out), "--set"]
+    assert main([*command, "method.temperature=0.1,0.2"]) == 0
+    times = {path: path.stat().st_mtime_ns for path in out.glob("*/encoder.safetensors")}
+    assert main([*command, "method.temperature=0.5", "--seeds", "0,1"]) == 0
+    rows = json.loads((out / "sweep.json").read_text())
+    assert [(row["settings"], row["seed"]) for row in rows] == [
+        ("temperature 0.1", 0),
+        ("temperature 0.2", 0),
+        ("temperature 0.5", 0),
+        ("temperature 0.5", 1),
+    ]
+    assert "temperature 0.1" in (out / "report.html").read_text()
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    capsys.readouterr()
+    longer = ["method.temperature=0.3", "--set", "train.epochs=3"]
+    assert main([*command, *longer]) == 0  # whose labels tell the difference
+    recipe.write_text(recipe.read_text().replace("epochs = 2", "epochs = 4"))
+    assert main([*command, "method.temperature=0.6"]) == 2
+    assert "temperature-0.1-seed0 was begun with train.epochs = 2" in capsys.readouterr().err
+    (out / "sweep.json").write_text("[{")
+    assert main([*command, "method.temperature=0.6"]) == 0
+    assert [row["settings"] for row in json.loads((out / "sweep.json").read_text())] == ["temperature 0.6"]
+
+
 @pytest.mark.parametrize("left", [None, "", '{"step": 1, "ep'], ids=["none", "empty", "cut off"])
 def test_a_run_without_its_metrics_is_listed_and_the_rest_is_there(tmp_path, capsys, left):
     recipe, out = write_recipe(tmp_path), tmp_path / "out"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tomllib
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,9 @@ from varcon import run
 from varcon.core import InputError, OnProgress
 from varcon.data import load
 from varcon.engine.check import check
-from varcon.recipe import Recipe, recipe_from_dict, recipe_to_dict
-from varcon.run_folder import refuse_run_folder
+from varcon.engine.state import check_recipe
+from varcon.recipe import Recipe, differences, recipe_from_dict, recipe_to_dict
+from varcon.run_folder import refuse_run_folder, stored_recipe
 from varcon.runs import Planned, check_run
 
 Grid = dict[str, list[Any]]  # dotted names of settings, and the values that each takes
@@ -106,7 +109,8 @@ def plain(value: Any) -> str:
 
 
 def plan(base: Recipe[Any], grid: Grid, seeds: list[int], out: Path, progress: OnProgress) -> list[Planned]:
-    """The runs; what can be known to fail is found here, before anything is trained."""
+    """The runs, and those that the folder's table has from calls with other values; what can be known to fail
+    is found here, before anything is trained."""
     refuse_run_folder(out, "sweep")
     if "train.seed" in grid:
         raise InputError("--set names train.seed, which --seeds gives: write --seeds 0,1,2")
@@ -129,7 +133,31 @@ def plan(base: Recipe[Any], grid: Grid, seeds: list[int], out: Path, progress: O
             seeded = replace(recipe, train=replace(recipe.train, seed=seed))
             planned.append(Planned(label, seed, seeded, out / f"{folder_name(label)}-seed{seed}"))
             check_run(planned[-1], data[recipe.data])
-    return planned
+    return [*earlier(base, out, {one.folder for one in planned}), *planned]
+
+
+def earlier(base: Recipe[Any], out: Path, asked: set[Path]) -> list[Planned]:
+    """The finished runs of the folder's table that are not asked for; what else than the settings of their
+    labels was other when they were trained is refused."""
+    try:
+        rows = json.loads((out / "sweep.json").read_text(encoding="utf-8"))
+        trained = [(row["settings"], row["seed"]) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError):  # none yet, or cut off by a kill
+        trained = []
+    found = []
+    for label, seed in trained:
+        seeded = replace(base, train=replace(base.train, seed=seed))
+        one = Planned(label, seed, seeded, out / f"{folder_name(label)}-seed{seed}")
+        if one.folder in asked or not one.finished:
+            continue
+        stored, settings = recipe_to_dict(stored_recipe(one.folder)), recipe_to_dict(seeded)
+        for name, (_, value) in differences(settings, stored).items():
+            *sections, last = name.split(".")
+            if {name, last} & {*label.replace(",", " ").split()}:
+                reduce(dict.__getitem__, sections, settings)[last] = value
+        found.append(replace(one, recipe=recipe_from_dict(settings)))
+        check_recipe(stored, found[-1].recipe, one.folder)
+    return found
 
 
 def refuse_shared_folders(labels: list[str]) -> None:
