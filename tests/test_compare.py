@@ -1,3 +1,4 @@
+import html
 import json
 import shutil
 import signal
@@ -88,7 +89,7 @@ def reported(monkeypatch):
     """The names of the runs in the last report, which is not drawn: it would take a second a run."""
     names = []
 
-    def report(folders, page):
+    def report(folders, page, note):
         names[:] = [folder.name for folder in folders]
         return page
 
@@ -161,6 +162,7 @@ def test_the_table_says_on_what_terms(compared):
     _, out = compared
     note = "as base.toml says (augmentation sim, learning rate 0.4, weight decay 0.002); only method settings"
     assert note in (out / "compare.md").read_text()
+    assert note in html.unescape((out / "report.html").read_text())
 
 
 def test_what_is_there_is_not_trained_again_and_what_is_missing_is(copied, reported):

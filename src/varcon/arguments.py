@@ -101,7 +101,7 @@ class Compare:
 class Sweep:
     """Train and judge one run for every combination of settings and seed, and put them side by side.
 
-    Started again with the same words, it goes on where it stopped.
+    Started again with the same words, it goes on where it stopped; with other values, they join the table.
     """
 
     recipe: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RECIPE")]

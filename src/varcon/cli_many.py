@@ -162,7 +162,7 @@ def tabulate(
     places = {(one.label, one.seed): one.folder for one in planned}
     folders = [places[result.label, result.seed] for result in results if result.scores]
     if folders:
-        console.print(f"report: {run.report(folders, out / 'report.html')}", soft_wrap=True)
+        console.print(f"report: {run.report(folders, out / 'report.html', note)}", soft_wrap=True)
     failed = [f"{one.label}, seed {one.seed}" for one in results if one.failed]
     if failed:
         why = f"{out / f'{name}.md'} says why"

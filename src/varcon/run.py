@@ -201,8 +201,9 @@ def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> 
     return load(source, progress)
 
 
-def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:
-    """Writes one HTML file about one run or several and returns its path."""
+def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None, note: str = "") -> Path:
+    """Writes one HTML file about one run or several and returns its path. Below the first table of several
+    stands `note`, what a reader must know of it."""
     from varcon.reports import write_report
 
     several = [folders] if isinstance(folders, str | Path) else list(folders)
@@ -212,7 +213,7 @@ def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = 
         raise InputError(f"the report {out} should end in .html or .htm")
     paths = [Path(folder) for folder in several]
     beside = paths[0] if len(paths) == 1 else paths[0].parent
-    return write_report(paths, Path(out) if out else beside / "report.html")
+    return write_report(paths, Path(out) if out else beside / "report.html", note)
 
 
 def build_method(recipe: Recipe[Any], data: Data, first_weights: bool = True) -> Method:

@@ -33,9 +33,9 @@ class Chapter:
     command_to_evaluate: str
 
 
-def write_report(folders: list[Path], target: Path) -> Path:
+def write_report(folders: list[Path], target: Path, note: str = "") -> Path:
     """Writes the page for one run, or for several side by side, and returns where it lies."""
-    page = _render(collect.read_runs([Path(folder) for folder in folders]))
+    page = _render(collect.read_runs([Path(folder) for folder in folders]), note)
     _write(Path(target), page)
     return Path(target)
 
@@ -64,7 +64,7 @@ def _write(target: Path, text: str) -> None:
         raise InputError(f"the report cannot be written ({error}); choose another file") from None
 
 
-def _render(runs: list[Run]) -> str:
+def _render(runs: list[Run], note: str) -> str:
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -85,7 +85,7 @@ def _render(runs: list[Run]) -> str:
     page = environment.get_template("page.html").render(
         title=" on ".join(_named(list(names_), what) for names_, what in zip(names, kinds, strict=True)),
         lead=_lead(runs, len(groups)),
-        overview=overview.tables(groups) if several else [],
+        overview=overview.tables(groups, note) if several else [],
         compared=sections_of_groups(groups) if several else [],
         chapters=[_chapter(run) for run in runs],
         anchors={run.name: f"run-{place}" for place, run in enumerate(runs, start=1)},

@@ -29,11 +29,11 @@ HINT = (
 FLATTERS = "The best epoch of a probe is picked on the test images, so it flatters: quote the last."
 
 
-def tables(groups: list[Group]) -> list[Table]:
+def tables(groups: list[Group], note: str = "") -> list[Table]:
     several = len(groups) > 1
     repeated = sum(len(group.runs) for group in groups) > len(groups)
     return [
-        *([recipes(groups)] if several else []),
+        *([recipes(groups, note)] if several else []),
         *([every_run(groups)] if repeated or not several else []),
     ]
 
@@ -46,7 +46,7 @@ def there(columns: tuple[Column, ...], groups: list[Group]) -> list[Column]:
     ]
 
 
-def recipes(groups: list[Group]) -> Table:
+def recipes(groups: list[Group], note: str) -> Table:
     columns = there(RECIPES, groups)
     rows = []
     for group in groups:
@@ -57,7 +57,7 @@ def recipes(groups: list[Group]) -> Table:
         row += [spread_cell(group, one) for one in columns]
         rows.append([*row, *(Cell(text, names) for text in cost)])
     head = ["recipe", "seeds", *(one.head for one in columns), "training", "data set images/s"]
-    return Table("Recipes", head, rows, HINT, shape="wide")
+    return Table("Recipes", head, rows, f"{note} {HINT}".strip(), shape="wide")
 
 
 def every_run(groups: list[Group]) -> Table:
