@@ -170,6 +170,24 @@ def test_bank_and_epsilon_are_saved_and_restored():
     assert after(z, labels) == before(z, labels)
 
 
+def test_what_does_not_fit_leaves_the_loss_as_it_was():
+    z, labels = batch()
+    other, loss_fn = VarConLoss(7, references="ema"), VarConLoss(3, references="ema")
+    other(z, labels)
+    with pytest.raises(RuntimeError, match=r"size mismatch for bank"):
+        loss_fn.load_state_dict(other.state_dict())
+    assert loss_fn.bank.shape == (3, 0)
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_an_epsilon_saved_after_a_wide_step_is_loaded_within_its_range(learn):
+    before, after = VarConLoss(3), VarConLoss(3, learn_epsilon=learn)
+    before.epsilon.data.fill_(0.76)
+    after.load_state_dict(before.state_dict())
+    assert after.epsilon.item() == pytest.approx(0.08)
+    assert after.explain(*batch()).tau2.min() > 0
+
+
 def test_one_bank_serves_one_space():
     z, labels = batch()
     loss_fn = VarConLoss(3, references="ema")

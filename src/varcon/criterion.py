@@ -238,9 +238,11 @@ class VarConLoss(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         stored = state_dict.get(f"{prefix}bank")
-        if stored is not None and self.references == "ema":
+        if stored is not None and self.references == "ema" and len(stored) == len(self.bank):
             self.bank = self.bank.new_zeros(stored.shape)
         super()._load_from_state_dict(state_dict, prefix, *args)
+        with torch.no_grad():  # saved after a step, it may lie outside until the next call
+            self.epsilon.clamp_(*self.epsilon_range)
 
     def extra_repr(self) -> str:
         return (
