@@ -183,7 +183,6 @@ def config_of(encoder, size):
         classes=["a", "b"],
         centroids=np.zeros((2, 4)),
         classifier=np.zeros((2, 5)),
-        temperature=1,
         likelihood_temperature=1,
         threshold=1,
     )
@@ -283,6 +282,8 @@ def test_the_card_tells_what_and_how(own, tmp_path):
     (findings / "knn.json").write_text(json.dumps({"scores": {"k": 5, "top1": 87.654}}))
     (findings / "rank.json").write_text(json.dumps({"scores": {"effective_rank": 3.0}}))
     (findings / "finetune.json").write_text(json.dumps({"scores": {"last": 12.34}}))  # on other data
+    (findings / "discriminant.json").write_text(json.dumps({"scores": {"top1": 12.34}}))  # told already
+    (findings / "calibration.json").write_text(json.dumps({"scores": {"crossed_ece": 12.34}}))
     text = (export(own, "hub", tmp_path / "hub") / "README.md").read_text()
     head = re.match(r"---\n(.*?)\n---\n", text, re.DOTALL)
     assert "library_name: varcon" in head[1].splitlines()
@@ -401,6 +402,15 @@ def test_a_missing_runtime_and_damaged_files_are_named(exported, tmp_path, monke
         (copy / f"model.{to}").write_bytes(b"damaged")
         with pytest.raises(InputError, match=f"model.{to} cannot be read"):
             varcon.load(copy, "cpu")
+    config = json.loads((exported["onnx"] / "config.json").read_text())
+    for version, words in (
+        ("1", "is of varcon model, version 1, and this varcon reads version 2"),
+        ("", "not that"),
+    ):
+        form = f"varcon model, version {version}" if version else "another model"
+        (tmp_path / "onnx/config.json").write_text(json.dumps({**config, "format": form}))
+        with pytest.raises(InputError, match=words):
+            varcon.load(tmp_path / "onnx")
     for name in ("centroids.npy", "classifier.npy"):
         shutil.rmtree(tmp_path / "onnx")
         shutil.copytree(exported["onnx"], tmp_path / "onnx")

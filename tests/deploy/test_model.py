@@ -8,22 +8,17 @@ import shutil
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
 
 import varcon
 from varcon.augment import AugmentSettings
 from varcon.cli import main
-from varcon.core import InputError, Split
-from varcon.data import DataSettings, load
+from varcon.core import InputError
+from varcon.data import DataSettings
 from varcon.data.folder import load_folder
 from varcon.deploy import learned
-from varcon.deploy.model import Model
 from varcon.encoders import EncoderSettings
 from varcon.engine.checkpoint import load_weights, save_weights
-from varcon.evaluations.calibration import Calibration
-from varcon.evaluations.discriminant import SHRINKAGES, LinearDiscriminant, discriminants
-from varcon.evaluations.frozen import raw_pixels
 from varcon.recipe import TrainSettings
 from varcon.run_folder import names_digest
 
@@ -46,16 +41,13 @@ def test_predictions_follow_from_their_definition(trained, data, model):
     train = length_one(features_of(trained, images, images.train.images))
     test = length_one(features_of(trained, images, images.test.images))
     labels = images.train.labels.numpy()
-    means = np.stack([train[labels == label].mean(0) for label in range(3)])
-    centroids = length_one(means)
-    warmer = dataclasses.replace(model.config, temperature=0.3)  # for odds that are not all or nothing
-    model = Model(model._encode, warmer, model.weights, model.device, model.training)
+    centroids = length_one(np.stack([train[labels == label].sum(0) for label in range(3)]))
+    classifier = np.load(model.weights.parent / "deploy/classifier.npy").astype(float)
     predictions = model.predict(images.test.images, top=2, neighbours=2)
     fits = []
     for z, found in zip(test, predictions, strict=True):
         cosines = [float(z @ centroid) for centroid in centroids]
-        # The test images are all told by the nearest mean, so no spread is taken into account.
-        weights = [math.exp(-float((z - mean) @ (z - mean)) / 2 / 0.3) for mean in means]
+        weights = [math.exp(float(z @ row[:-1]) + row[-1]) for row in classifier]
         best = int(np.argmax(weights))
         assert found.label == ["blue", "green", "red"][best]
         assert found.probability == pytest.approx(weights[best] / sum(weights), abs=1e-4)
@@ -75,35 +67,6 @@ def test_predictions_follow_from_their_definition(trained, data, model):
         found.label == images.classes[y] for found, y in zip(predictions, images.test.labels, strict=True)
     ]
     assert model.config.measured["top1"] == pytest.approx(100 * np.mean(right))
-
-
-def test_shrinkage_and_temperature_are_fitted_and_judged_on_other_images():
-    data = load(DataSettings())
-    pixels = raw_pixels(data, torch.device("cpu"))
-    classifier, temperature, measured = learned.fit_classifier(Calibration(), pixels, data)
-    judged = LinearDiscriminant()(pixels, data).scores
-    assert measured["top1"] == pytest.approx(judged["top1"])
-    assert classifier.shrinkage == judged["shrinkage"] < 1
-    scores = classifier(pixels.features(data.test)).double()
-    costs = {
-        warmth: F.cross_entropy(scores / (warmth * temperature), data.test.labels).item()
-        for warmth in (0.9, 1, 1.1)
-    }
-    assert min(costs, key=costs.get) == 1
-    assert costs[1] < measured["nll"] < 1.5 * costs[1]
-    assert measured["ece"] < 3
-
-
-def test_one_test_image_leaves_the_choice_to_training_images():
-    data = load(DataSettings())
-    one = dataclasses.replace(data, test=Split(data.test.images[:1], data.test.labels[:1]))
-    pixels = raw_pixels(one, torch.device("cpu"))
-    classifier, temperature, measured = learned.fit_classifier(Calibration(), pixels, one)
-    of_all = discriminants(pixels.features(data.train), data.train.labels, 10)
-    assert classifier.shrinkage < 1
-    assert torch.equal(classifier.weight, of_all[SHRINKAGES.index(classifier.shrinkage)].weight)
-    assert 1e-3 < temperature < 1
-    assert measured["top1"] in (0, 100)
 
 
 def test_features_are_the_encoders_for_files_and_arrays(trained, data, model):

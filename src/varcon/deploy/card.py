@@ -123,8 +123,9 @@ encoder.eval()
 
 
 # A rank is not in percent; what is fine-tuned is another encoder, and its test images may be of other data;
-# the discriminants are what the model predicts by, and stand before these.
-NOT_AMONG_OTHERS = ("rank", "finetune", "discriminant")
+# the discriminants are what the model predicts by, and stand before these; calibration is of other
+# probabilities than the model's.
+NOT_AMONG_OTHERS = ("rank", "finetune", "discriminant", "calibration")
 
 
 def scores_of(run: Path) -> dict[str, float]:

@@ -13,7 +13,7 @@ from varcon.core import InputError
 from varcon.encoders import ENCODERS, EncoderSettings
 from varcon.files import replacing, write_json
 
-FORMAT = "varcon model, version 1"
+FORMAT = "varcon model, version 2"
 CONFIG, CENTROIDS, CLASSIFIER = "config.json", "centroids.npy", "classifier.npy"
 
 STEPS = [
@@ -26,7 +26,7 @@ STEPS = [
 RULES = {
     "direction": "an image's features, divided by their length",
     "score": "direction times each row of classifier.npy but for its last number, plus that number",
-    "probability": "softmax(score / temperature), in the order of classes",
+    "probability": "softmax(score), in the order of classes, if they are as frequent as in training",
     "cosine": "direction times each row of centroids.npy",
     "likelihood": "log(mean(exp(cosine / likelihood_temperature)))",
     "unlike_anything_seen": "likelihood < threshold, as of 1 % of the test images, or of 1 of fewer than 100",
@@ -42,15 +42,14 @@ class Config:
     std: tuple[float, ...]
     classes: list[str]
     centroids: np.ndarray  # [C, F] float32 unit vectors
-    classifier: np.ndarray  # [C, F + 1] float32: linear discriminants of directions, the last column a bias
-    temperature: float  # of the class posterior, fitted to test images
+    classifier: np.ndarray  # [C, F + 1] float32: log odds by directions, the last column a bias
     likelihood_temperature: float  # the method's own
     threshold: float  # an image of lower likelihood is unlike anything seen
     measured: dict[str, float] = field(default_factory=dict)  # on the test images
     origin: dict[str, Any] = field(default_factory=dict)  # the run that this is from
 
     def scores(self, directions: np.ndarray) -> np.ndarray:
-        """Of the classes [N, C], by features of length 1 [N, F]."""
+        """Log odds of the classes [N, C], by features of length 1 [N, F]."""
         return directions @ self.classifier[:, :-1].T + self.classifier[:, -1]
 
     def write(self, folder: Path) -> None:
@@ -72,7 +71,6 @@ class Config:
             "classes": self.classes,
             "prediction": {
                 "rules": RULES,
-                "temperature": self.temperature,
                 "likelihood_temperature": self.likelihood_temperature,
                 "threshold": self.threshold,
             },
@@ -85,7 +83,12 @@ def read_config(folder: Path) -> Config:
     path = folder / CONFIG
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        if values.get("format") != FORMAT:
+        form = str(values.get("format"))
+        if form != FORMAT and form.startswith(FORMAT.split(",")[0]):
+            raise InputError(
+                f"{path} is of {form}, and this varcon reads version {FORMAT[-1]}; export it again"
+            )
+        if form != FORMAT:
             raise InputError(f"{path} is not that of a varcon model; name a run or a folder that it exported")
         encoder, preprocessing, prediction = values["encoder"], values["preprocessing"], values["prediction"]
         if encoder["name"] not in ENCODERS:
@@ -99,7 +102,6 @@ def read_config(folder: Path) -> Config:
             classes=values["classes"],
             centroids=np.load(folder / CENTROIDS, allow_pickle=False),
             classifier=np.load(folder / CLASSIFIER, allow_pickle=False),
-            temperature=prediction["temperature"],
             likelihood_temperature=prediction["likelihood_temperature"],
             threshold=prediction["threshold"],
             measured=values["measured"],

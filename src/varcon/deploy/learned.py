@@ -1,7 +1,7 @@
 """What a run's images say beyond its encoder, gathered once and kept in the run's folder `deploy`.
 
-A linear classifier of features and the temperature of its posterior, class centroids and a threshold for
-what is unlike anything seen, and the training images' features, among which a new image finds its neighbours.
+A linear classifier of features, class centroids and a threshold for what is unlike anything seen, and the
+training images' features, among which a new image finds its neighbours.
 """
 
 from __future__ import annotations
@@ -21,17 +21,9 @@ from varcon.data.listing import find_images, with_held_out
 from varcon.deploy.config import Config, read_config
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings
-from varcon.evaluations.calibration import (
-    Calibration,
-    cosine_scores,
-    cross_judge,
-    fit_temperature,
-    judge,
-    summary,
-    tempered,
-)
+from varcon.evaluations.calibration import cosine_scores, judge, summary
 from varcon.evaluations.centroid import complete_centroids
-from varcon.evaluations.discriminant import SHRINKAGES, Discriminant, discriminants, most_right
+from varcon.evaluations.discriminant import Discriminant, fit_discriminant
 from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
 from varcon.evaluations.store import FeatureStore
 from varcon.files import file_digest, write_json
@@ -137,7 +129,9 @@ def learn(
     test = checked_features(frozen, data.test)[0]
     further = FurtherSettings().at_temperature(recipe.method)
     centroids = complete_centroids(train, labels, data.classes).directions
-    classifier, temperature, measured = fit_classifier(further.calibration, frozen, data)
+    classifier, crossed = fit_discriminant(frozen, data)
+    judged = judge(torch.nn.Identity(), crossed, data.test.labels.to(device))
+    scores = summary(judged, further.calibration.bins).scores
     tau1 = further.outliers.temperature
     config = Config(
         encoder=recipe.encoder,
@@ -147,11 +141,10 @@ def learn(
         std=data.std,
         classes=data.classes,
         centroids=centroids.cpu().numpy().astype(np.float32),
-        classifier=torch.cat([classifier.weight, classifier.bias[:, None]], dim=1).cpu().numpy(),
-        temperature=temperature,
+        classifier=as_matrix(classifier),
         likelihood_temperature=tau1,
         threshold=float(np.quantile(likelihoods(test, centroids, tau1), UNUSUAL)),
-        measured=measured,
+        measured={name: scores[name] for name in ("top1", "ece", "nll")},
         origin=origin_of(recipe, data, digest),
     )
     kept = folder / FOLDER
@@ -176,8 +169,8 @@ def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> 
         data = load(source, progress)
     except InputError as error:
         raise InputError(
-            f"{folder} is used for the first time and needs its training data once: {error}; if they have "
-            "moved, say where with --data.path"
+            f"{folder} is used for the first time, or by another version, and needs its training data once: "
+            f"{error}; if they have moved, say where with --data.path"
         ) from None
     if not is_trained_on(folder, data):
         raise InputError(
@@ -187,34 +180,11 @@ def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> 
     return data
 
 
-def fit_classifier(
-    settings: Calibration, encoder: FrozenEncoder, data: Data
-) -> tuple[Discriminant, float, dict[str, float]]:
-    """Shrinkage and temperature are fitted to test images, which the encoder has not learned from; and how
-    well such a fit does on images other than its own."""
-    train, labels = checked_features(encoder, data.train)
-    test, test_labels = checked_features(encoder, data.test)
-    family = discriminants(train, labels, len(data.classes))
-    if len(test) > 1:
-        chosen, temperature = fit_to(family, test, test_labels)
-        judged = cross_judge(
-            lambda *images: tempered(*fit_to(family, *images)), test, test_labels, settings.seed
-        )
-    else:
-        kept, held = settings.spare(labels)
-        spared = discriminants(train[kept], labels[kept], len(data.classes))
-        found, temperature = fit_to(spared, train[held], labels[held])
-        chosen = family[SHRINKAGES.index(found.shrinkage)]
-        judged = judge(tempered(chosen, temperature), test, test_labels)
-    scores = summary(judged, settings.bins).scores
-    return chosen, temperature, {name: scores[name] for name in ("top1", "ece", "nll")}
-
-
-def fit_to(
-    family: list[Discriminant], features: torch.Tensor, labels: torch.Tensor
-) -> tuple[Discriminant, float]:
-    chosen = most_right(family, features, labels)
-    return chosen, fit_temperature(chosen, features, labels)
+def as_matrix(classifier: Discriminant) -> np.ndarray:
+    """[C, F + 1]: temperature and prior are in the numbers."""
+    bias = classifier.bias / classifier.temperature + classifier.prior
+    matrix = torch.cat([classifier.weight / classifier.temperature, bias[:, None]], dim=1)
+    return matrix.cpu().numpy()
 
 
 @torch.no_grad()

@@ -106,7 +106,7 @@ class Model:
         directions = unit(features)
         cosines = (directions @ self.config.centroids.T).astype(np.float64)  # [N, C]
         scores = self.config.scores(directions).astype(np.float64)  # [N, C]
-        probabilities = softmax(scores / self.config.temperature, axis=1)
+        probabilities = softmax(scores, axis=1)
         likelihoods = logsumexp(cosines / self.config.likelihood_temperature, axis=1) - np.log(
             len(self.classes)
         )

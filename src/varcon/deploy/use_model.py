@@ -58,8 +58,8 @@ class Model:
         features, rule, classes = self.embed(paths), self.config["prediction"], self.config["classes"]
         directions = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
         cosines = (directions @ self.centroids.T).astype(np.float64)  # [N, classes]
-        linear = directions @ self.classifier[:, :-1].T + self.classifier[:, -1]
-        scores = linear.astype(np.float64) / rule["temperature"]
+        scores = directions @ self.classifier[:, :-1].T + self.classifier[:, -1]
+        scores = scores.astype(np.float64)
         probabilities = np.exp(scores - log_sum_exp(scores))
         likelihoods = log_sum_exp(cosines / rule["likelihood_temperature"]) - np.log(len(classes))
         results = []

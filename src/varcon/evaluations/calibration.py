@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from varcon.core import Data, Findings, InputError
 from varcon.criterion import TEMPERATURE
-from varcon.data.subset import halves, hold_out
+from varcon.data.subset import hold_out
 from varcon.evaluations.centroid import complete_centroids
 from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
 from varcon.limits import above_zero, at_least, declared, seed, within_one
@@ -57,7 +57,7 @@ class Calibration:
             "fitted_": (fitted, judge(cosine_scores(centroids, fitted), test, test_labels)),
         }
         if len(test) > 1:
-            results["crossed_"] = self.cross_fit(cosine_scores(centroids), test, test_labels)
+            results["crossed_"] = self.cross_fit(centroids, test, test_labels)
         findings = Findings({}, {})
         for prefix, (temperature, judged) in results.items():
             found = summary(judged, self.bins)
@@ -67,29 +67,23 @@ class Calibration:
         return findings
 
     def fit_to_training(self, features: Tensor, labels: Tensor, classes: list[str]) -> float:
-        kept, held = self.spare(labels)
-        centroids = complete_centroids(features[kept], labels[kept], classes).directions
-        return fit_temperature(cosine_scores(centroids), features[held], labels[held])
-
-    def spare(self, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The positions of the training images kept, and of those to which a temperature is fitted."""
         kept, held = hold_out(labels, self.held_out, self.seed)
         if not len(held):
             raise InputError(
                 "no class has two training images, so none can be held out to fit calibration's temperature"
             )
-        return kept, held
+        centroids = complete_centroids(features[kept], labels[kept], classes).directions
+        return fit_temperature(centroids, features[held], labels[held])
 
-    def cross_fit(self, scores_of: Scores, features: Tensor, labels: Tensor) -> tuple[float, Judged]:
+    def cross_fit(self, centroids: Tensor, features: Tensor, labels: Tensor) -> tuple[float, Judged]:
         """The geometric mean of the two temperatures, and the judgement of all images."""
-        temperatures = []
-
-        def fit(features: Tensor, labels: Tensor) -> Scores:
-            temperatures.append(fit_temperature(scores_of, features, labels))
-            return tempered(scores_of, temperatures[-1])
-
-        judged = cross_judge(fit, features, labels, self.seed)
-        return math.sqrt(math.prod(temperatures)), judged
+        order = torch.from_numpy(np.random.default_rng(self.seed).permutation(len(labels))).to(labels.device)
+        one, other = order.tensor_split(2)
+        temperatures, parts = [], []
+        for part, rest in ((one, other), (other, one)):
+            temperatures.append(fit_temperature(centroids, features[rest], labels[rest]))
+            parts.append(judge(cosine_scores(centroids, temperatures[-1]), features[part], labels[part]))
+        return math.sqrt(math.prod(temperatures)), Judged(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 class ClassifierCalibration:
@@ -111,9 +105,6 @@ class ClassifierCalibration:
                 f"features and {ours[1]} classes; judge it on the encoder and data that it was trained with"
             )
         return summary(judge(self.layer, features, labels), self.settings.bins)
-
-
-Scores = Callable[[Tensor], Tensor]  # features [N, F] to those of the classes [N, C]; softmax: posterior
 
 
 class Judged(NamedTuple):
@@ -141,39 +132,25 @@ class Reliability(NamedTuple):
         return float(np.nanmax(abs(self.accuracy - self.confidence)))
 
 
-def fit_temperature(scores_of: Scores, features: Tensor, labels: Tensor) -> float:
-    """By which to divide the scores for the least negative log-likelihood."""
+def fit_temperature(centroids: Tensor, features: Tensor, labels: Tensor) -> float:
+    """The temperature of least negative log-likelihood."""
     from scipy.optimize import minimize_scalar
 
     def cost(log_temperature: float) -> float:
-        return judge(tempered(scores_of, math.exp(log_temperature)), features, labels).nll.mean()
+        return judge(cosine_scores(centroids, math.exp(log_temperature)), features, labels).nll.mean()
 
     # Convex in 1 / temperature, so there is one minimum and a bounded search finds it.
     low, high = map(math.log, TEMPERATURES)
     return math.exp(minimize_scalar(cost, bounds=(low, high), method="bounded").x)
 
 
-def cosine_scores(centroids: Tensor, temperature: float = 1.0) -> Scores:
+def cosine_scores(centroids: Tensor, temperature: float) -> Callable[[Tensor], Tensor]:
     return lambda features: F.normalize(features, dim=1) @ centroids.T / temperature
 
 
-def tempered(scores_of: Scores, temperature: float) -> Scores:
-    return lambda features: scores_of(features) / temperature
-
-
-def cross_judge(
-    fit: Callable[[Tensor, Tensor], Scores], features: Tensor, labels: Tensor, seed: int
-) -> Judged:
-    """Of one half of the images by what was fitted to the other half, both ways."""
-    parts = [
-        judge(fit(features[rest], labels[rest]), features[part], labels[part])
-        for part, rest in halves(len(labels), seed)
-    ]
-    return Judged(*map(np.concatenate, zip(*parts, strict=True)))
-
-
 @torch.no_grad()
-def judge(scores_of: Scores, features: Tensor, labels: Tensor) -> Judged:
+def judge(scores_of: Callable[[Tensor], Tensor], features: Tensor, labels: Tensor) -> Judged:
+    """`scores_of` turns features into class scores, of which the softmax is the posterior."""
     classes = scores_of(features[:1]).shape[1]
     parts = []
     for block in row_blocks(len(features), classes):
