@@ -69,7 +69,7 @@ def planned(folder, label, **changes):
 
 
 def test_a_sweep_on_two_devices_is_that_on_one(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(run, "report", lambda folders, page: page)
+    monkeypatch.setattr(run, "report", lambda folders, page, note: page)
     recipe = write_recipe(tmp_path)
     outs = {"cpu": tmp_path / "one", "cpu,cpu": tmp_path / "two"}
     for devices, out in outs.items():
