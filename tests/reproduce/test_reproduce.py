@@ -81,6 +81,12 @@ def test_figures_stand_alone(made, name):
     assert "var(--" not in text
 
 
+def test_it_is_said_what_judges(made):
+    by_probe = "Ours are the linear probe's at its last epoch"
+    assert by_probe in (made / "temperature/table.md").read_text()
+    assert by_probe not in (made / "tau2/table.md").read_text()
+
+
 def test_names_share_their_runs(made):
     runs = [path.name for path in (made / "runs").iterdir()]
     assert len(runs) == len(set(runs))

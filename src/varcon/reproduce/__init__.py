@@ -169,6 +169,8 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     compared = any(entry.paper for entry in made.entries)
     other = [differ] if compared and (setup.as_imagenet or not alike) else []
     said = [ours, paper, *other, *trained_otherwise(made), *artifact.notes]
+    if any((one.finding, one.score) == ("linear", "last") for one in readings_of(made)):
+        said.append("Ours are the linear probe's at its last epoch, where nothing else is said.")
     if isinstance(artifact.content, Swept):
         said += artifact.content.left_out(setup)
     if setup.as_imagenet:
