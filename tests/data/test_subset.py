@@ -3,7 +3,7 @@ import torch
 
 from varcon.core import InputError, Split
 from varcon.data import DataSettings, load
-from varcon.data.subset import choose, few_indices, few_per_class, hold_out, set_apart
+from varcon.data.subset import choose, few_indices, few_per_class, halves, hold_out, set_apart
 
 
 @pytest.fixture(scope="module")
@@ -78,3 +78,13 @@ def test_images_are_set_apart_where_they_lie(share, generator):
     for part, places in zip(set_apart(split, share, seed=0), (kept, held), strict=True):
         assert torch.equal(part.images, images[places]) and torch.equal(part.labels, labels[places])
         assert part.images.untyped_storage().data_ptr() == split.images.untyped_storage().data_ptr()
+
+
+def test_halves_are_drawn_from_everywhere():
+    """Images of a folder stand class by class."""
+    (one, other), back = halves(101, seed=0)
+    assert sorted([*one.tolist(), *other.tolist()]) == list(range(101))
+    assert [part.tolist() for part in back] == [other.tolist(), one.tolist()]
+    assert abs(len(one) - len(other)) == 1
+    assert 15 < sum(place < 50 for place in one.tolist()) < 35
+    assert halves(101, seed=1)[0][0].tolist() != one.tolist()

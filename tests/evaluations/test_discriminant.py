@@ -206,6 +206,17 @@ def test_one_test_image_leaves_the_choice_to_training_images(digits):
     torch.testing.assert_close(scores, chosen(pixels.features(one.test)))
 
 
+def test_training_images_are_spared_from_what_is_fitted_to_them(generator):
+    """Of noise every image tells its own class if it is among those that the discriminants are made of."""
+    images = torch.randint(0, 256, (61, 3, 8, 8), generator=generator).to(torch.uint8)
+    labels = torch.arange(61) % 6
+    parts = Split(images[:60], labels[:60]), Split(images[60:], labels[60:])
+    data = Data(*parts, list("abcdef"), (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
+    chosen, scores = fit_discriminant(raw_pixels(data, CPU), data)
+    assert chosen.temperature > 10
+    assert scores.softmax(1).max() < 0.4
+
+
 def test_one_image_of_everything(generator):
     images = torch.randint(0, 256, (3, 3, 2, 2), generator=generator).to(torch.uint8)
     data = Data(

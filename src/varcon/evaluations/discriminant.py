@@ -100,7 +100,6 @@ def discriminants(features: Tensor, labels: Tensor, num_classes: int) -> list[Di
         apart = F.normalize(features[block], dim=1) - means[labels[block]].to(features.dtype)
         spread += apart.T @ apart
     variances, axes = torch.linalg.eigh(spread / len(features))
-    variances = variances.clamp_min(0)  # below it by rounding only
     average = variances.mean()
     prior = (counts / len(features)).log().to(features)
     found = []
