@@ -206,15 +206,21 @@ def test_one_test_image_leaves_the_choice_to_training_images(digits):
     torch.testing.assert_close(scores, chosen(pixels.features(one.test)))
 
 
-def test_training_images_are_spared_from_what_is_fitted_to_them(generator):
-    """Of noise every image tells its own class if it is among those that the discriminants are made of."""
-    images = torch.randint(0, 256, (61, 3, 8, 8), generator=generator).to(torch.uint8)
-    labels = torch.arange(61) % 6
-    parts = Split(images[:60], labels[:60]), Split(images[60:], labels[60:])
-    data = Data(*parts, list("abcdef"), (0.5, 0.5, 0.5), (1.0, 1.0, 1.0))
-    chosen, scores = fit_discriminant(raw_pixels(data, CPU), data)
-    assert chosen.temperature > 10
-    assert scores.softmax(1).max() < 0.4
+def test_training_images_are_spared_from_what_is_fitted_to_them(digits, monkeypatch):
+    one = replace(digits, test=Split(digits.test.images[:1], digits.test.labels[:1]))
+    pixels = raw_pixels(one, CPU)
+    train, labels = pixels.features(digits.train), digits.train.labels
+    given = []
+    monkeypatch.setattr(discriminant, "fit", lambda *arguments: given.append(arguments) or arguments[0][3])
+    chosen, _ = fit_discriminant(pixels, one)
+    ((family, features, of_them),) = given
+    held = {tuple(row) for row in features.tolist()}
+    others = torch.tensor([tuple(row) not in held for row in train.tolist()])
+    assert 0.15 < len(of_them) / len(labels) < 0.25
+    spared = discriminants(train[others], labels[others], 10)
+    torch.testing.assert_close(family[3].weight, spared[3].weight)
+    assert chosen.shrinkage == SHRINKAGES[3]
+    assert torch.equal(chosen.weight, discriminants(train, labels, 10)[3].weight)
 
 
 def test_one_image_of_everything(generator):
