@@ -62,6 +62,7 @@ COLUMNS = {
     "superclass of nearest class": ("similarity", "nearest_in_superclass"),
     "mean tau2": ("temperature", "tau2_mean"),
     "ECE, temperature fitted to test halves": ("calibration", "crossed_ece"),
+    "ECE of varcon predict": ("calibration", "predict_ece"),
     "outliers, AUROC": ("outliers", "likelihood_auroc"),
     "corrupted images": ("robustness", "mean"),
     "fine-tuned, last": ("finetune", "last"),

@@ -21,6 +21,7 @@ from varcon.evaluations.calibration import (
     reliability,
     summary,
 )
+from varcon.evaluations.discriminant import LinearDiscriminant, fit_discriminant
 from varcon.evaluations.frozen import raw_pixels
 
 CPU = torch.device("cpu")
@@ -118,6 +119,18 @@ def test_fitting_lowers_the_cost_where_the_encoder_has_not_learned_the_images(di
     assert scores["crossed_temperature"] == pytest.approx(scores["fitted_temperature"], rel=0.1)
     assert scores["crossed_nll"] == pytest.approx(scores["fitted_nll"], rel=0.05)
     assert scores["crossed_top1"] == scores["top1"] == scores["fitted_top1"]
+
+
+def test_what_predict_says_is_judged_too(digits):
+    pixels = raw_pixels(digits, CPU)
+    findings = Calibration(bins=7)(pixels, digits)
+    _, odds = fit_discriminant(pixels, digits)
+    p, truth = odds.double().softmax(1).numpy(), digits.test.labels.numpy()
+    assert findings.scores["predict_nll"] == pytest.approx(log_loss(truth, p))
+    error, _ = slow_ece(p.max(1), p.argmax(1) == truth, np.linspace(0, 1, 8))
+    assert findings.scores["predict_ece"] == pytest.approx(100 * error)
+    assert findings.scores["predict_top1"] == LinearDiscriminant()(pixels, digits).scores["top1"]
+    assert findings.arrays["predict_bin_images"].sum() == len(truth)
 
 
 def test_own_classifier(digits, generator):

@@ -16,6 +16,7 @@ from varcon.core import Data, Findings, InputError
 from varcon.criterion import TEMPERATURE
 from varcon.data.subset import hold_out
 from varcon.evaluations.centroid import complete_centroids
+from varcon.evaluations.discriminant import fit_discriminant
 from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
 from varcon.limits import above_zero, at_least, declared, seed, within_one
 
@@ -33,6 +34,9 @@ class Calibration:
         too low, the more the longer the training;
     crossed_: fitted to one half of the test images and judged on the other, both ways. It takes test
         labels, and shows how well the posterior is calibrated where some labels can be spared for it.
+
+    And, as predict_, the probabilities of `varcon predict`, by linear discriminants; these too are of test
+    images to which nothing was fitted.
     """
 
     temperature: float = TEMPERATURE  # tau1 of the method
@@ -58,6 +62,8 @@ class Calibration:
         }
         if len(test) > 1:
             results["crossed_"] = self.cross_fit(centroids, test, test_labels)
+        discriminant, scores = fit_discriminant(encoder, data)
+        results["predict_"] = discriminant.temperature, judge(nn.Identity(), scores, test_labels)
         findings = Findings({}, {})
         for prefix, (temperature, judged) in results.items():
             found = summary(judged, self.bins)

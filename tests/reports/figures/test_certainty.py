@@ -107,7 +107,7 @@ def test_reliability_shows_the_bins_that_have_images(tmp_path: Path) -> None:
     column = table.head.index("ECE, %")
     assert [(row[0].text, row[column].text) for row in table.rows] == [
         ("τ as set", "5.00"),
-        ("τ fitted to training", "4.00"),
+        ("τ by training", "4.00"),
     ]
 
 

@@ -13,8 +13,9 @@ from varcon.reports.tables import NONE, Cell, Column, Table, compared, score_cel
 # Of each posterior: the finding, the beginning of its scores' and arrays' names, and how it is called.
 POSTERIORS = (
     ("calibration", "", "τ as set"),
-    ("calibration", "fitted_", "τ fitted to training"),
-    ("calibration", "crossed_", "τ fitted to test halves"),
+    ("calibration", "fitted_", "τ by training"),
+    ("calibration", "crossed_", "τ by test halves"),
+    ("calibration", "predict_", "varcon predict"),
     ("classifier-calibration", "", "its own classifier"),
 )
 SCORES = {
@@ -39,13 +40,14 @@ def of_groups(groups: list[Group]) -> list[Drawing | Table]:
     columns = [
         Column(f"{name}, {short}", finding, prefix + score, digits)
         for (finding, prefix, _), short in zip(
-            POSTERIORS, ("as set", "fitted", "crossed", "classifier"), strict=True
+            POSTERIORS, ("as set", "fitted", "crossed", "predict", "classifier"), strict=True
         )
         for score, name, digits in (("ece", "ECE, %", 2), ("nll", "NLL", 3))
     ]
     caption = (
         "ECE and NLL of the posterior by class centroids: at the temperature set, fitted to training "
-        "images, and fitted to half the test images (crossed); and of a method's own classifier. "
+        "images, and fitted to half the test images (crossed); of varcon predict, by linear discriminants "
+        "of which two numbers are fitted to half the test images; and of a method's own classifier. "
         "Lower is better."
     )
     return [*overlaid(groups), *compared("Calibration errors", groups, columns, caption)]
@@ -104,7 +106,8 @@ def scores(run: Run) -> list[Table]:
     head = ["posterior", *(name for name, _ in SCORES.values())]
     caption = (
         "The posterior by class centroids: at the temperature set, fitted to training images held out, and "
-        "fitted to one half of the test images and judged on the other; and a method's own classifier. "
+        "fitted to one half of the test images and judged on the other; that of varcon predict, by linear "
+        "discriminants, with a temperature of another scale; and a method's own classifier. "
         "ECE and MCE: the mean and the largest distance of accuracy and confidence over the bins."
     )
     return [Table("Calibration errors", head, rows, caption, shape="wide")] if rows else []
