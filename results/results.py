@@ -23,7 +23,8 @@ from jinja2 import Environment, StrictUndefined
 import varcon
 from varcon.reports.collect import Run, read_run
 from varcon.reports.groups import spread
-from varcon.reproduce.paper import MAIN, MAIN_DATA
+from varcon.reproduce import gather, paper
+from varcon.reproduce.paper import MAIN, MAIN_DATA, TAU2_SCORES, Value
 
 HERE = Path(__file__).parent
 TEMPLATE, RESULT = HERE / "RESULTS.template.md", HERE.parent / "RESULTS.md"
@@ -84,12 +85,20 @@ def published(method: str, data: str = "CIFAR-100") -> float:
     return MAIN[method][2 * MAIN_DATA.index(data)].value
 
 
-def table(rows: dict[str, Any], *titles: str, paper: bool = False) -> str:
-    """Rows are {label: pattern}, or {label: [pattern, the paper's value]}."""
-    head = ["", *(["the paper"] if paper else []), *titles, "epochs x views", "minutes", "seeds", "runs"]
+def has(pattern: str) -> bool:
+    """Whether a run, or one of a group, is kept."""
+    return any(HERE.glob(f"{pattern}-seed*")) or any(HERE.glob(f"{pattern}/*-seed*"))
+
+
+def table(rows: dict[str, Any], *titles: str, paper: str = "", so_far: bool = False) -> str:
+    """Rows are {label: pattern}, or {label: [pattern, the paper's value]} with a title for these; `so_far`
+    leaves out what is not trained yet."""
+    head = ["", *([paper] if paper else []), *titles, "epochs x views", "minutes", "seeds", "runs"]
     lines = [head, ["---", *["---:"] * (len(head) - 2), "---"]]
     for label, row in rows.items():
         pattern, theirs = row if isinstance(row, list) else (row, "")
+        if so_far and not has(pattern):
+            continue
         runs = kept(pattern)
         first = runs[0]
         minutes = sum(run.training_seconds or 0 for run in runs) / len(runs) / 60
@@ -100,6 +109,19 @@ def table(rows: dict[str, Any], *titles: str, paper: bool = False) -> str:
         lines.append(
             [label, *([str(theirs)] if paper else []), *scores, budget, f"{minutes:.1f}", seeds, links]
         )
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def tau2_table(pattern: str, theirs: dict[str, list[Value]]) -> str:
+    """tau2 of the training images after each fifth of a run's epochs, and the paper's."""
+    (run,) = kept(pattern)
+    found, epochs = gather.tau2(HERE / run.name), run.setting("train.epochs")
+    lines = [["", *TAU2_SCORES], ["---", *["---:"] * len(TAU2_SCORES)]]
+    for part in gather.PARTS:
+        values = [f"{found[f'{score}@{part}']:.5f}" for score in TAU2_SCORES]
+        lines.append([f"epoch {round(epochs * part / 100)} of {epochs}", *values])
+    last = [*theirs][-1]
+    lines += [[f"the paper, epoch {epoch} of {last}", *map(str, row)] for epoch, row in theirs.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -128,6 +150,9 @@ def written() -> str:
         "published": published,
         "commands": commands,
         "machines": machines,
+        "has": has,
+        "tau2_table": tau2_table,
+        "the_paper": paper,
     }
     return template.render(**tools) + "\n"
 

@@ -111,8 +111,11 @@ def test_keeping_a_run(results, tmp_path, monkeypatch):
     test_a_kept_run_is_whole_and_small(tmp_path / "results/digits/small-varcon-seed3")
     assert results.quoted("digits/small-varcon", "kNN")
     assert "| VarCon | 50.00 |" in results.table(
-        {"VarCon": ["digits/small-varcon", "50.00"]}, "kNN", paper=True
+        {"VarCon": ["digits/small-varcon", "50.00"]}, "kNN", paper="the paper"
     )
+    rows = {"VarCon": "digits/small-varcon", "to come": "digits/other"}
+    assert results.table(rows, "kNN", so_far=True) == results.table({"VarCon": rows["VarCon"]}, "kNN")
+    assert results.has("digits") and results.has("digits/small-varcon") and not results.has("digits/other")
     record = json.loads((tmp_path / "results/digits/small-varcon-seed3/recipe.json").read_text())
     assert re.fullmatch("[0-9a-f]{16}", record["code"])
     epsilon = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["epsilon"]
