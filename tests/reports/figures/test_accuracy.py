@@ -32,8 +32,15 @@ def test_all_classifiers_are_in_one_table(tmp_path: Path) -> None:
         ["kNN by reassessed labels (ReaL)", "95.00", "—", "—"],
     ]
     assert "so it flatters: quote the last. ReaL judges 1,000 images; 20 have no label" in table.caption
+    assert "discriminants" not in table.caption
     (probe,) = classifiers.probes(read(folder))
     assert "on augmented images" in texts(probe.svg)
+    add_finding(
+        folder, "discriminant", {"top1": 93.0, "top5": 99.5, "mean_per_class": 92.9, "shrinkage": 0.03}
+    )
+    (table,) = classifiers.scores(read(folder))
+    assert ["linear discriminants (varcon predict)", "93.00", "99.50", "92.90"] in rows(table)
+    assert "suits the other half of them (0.03 of a sphere for all). ReaL" in table.caption
 
 
 def few(folder: Path, one: float, error: float = 0.5) -> Path:

@@ -59,6 +59,12 @@ def scores(run: Run) -> list[Table]:
     caption = f"On the {run.judged_on}."
     if any(run.score(finding, "best") is not None for finding in ("linear", "linear-augmented")):
         caption += " The best epoch of a probe is picked on them, so it flatters: quote the last."
+    shrinkage = run.score("discriminant", "shrinkage")
+    if shrinkage is not None:
+        caption += (
+            " The linear discriminants' covariance is shrunk by as much as suits the other half of them "
+            f"({shrinkage:g} of a sphere for all)."
+        )
     judged, left_out = run.score("real", "judged"), run.score("real", "left_out")
     if judged is not None and left_out is not None:
         caption += (
