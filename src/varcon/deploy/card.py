@@ -123,8 +123,7 @@ encoder.eval()
 
 
 # A rank is not in percent; what is fine-tuned is another encoder, and its test images may be of other data;
-# the discriminants are what the model predicts by, and stand before these; calibration is of other
-# probabilities than the model's.
+# the discriminants are what the model predicts by: they and their calibration stand before these.
 NOT_AMONG_OTHERS = ("rank", "finetune", "discriminant", "calibration")
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from varcon.core import Data, Findings, InputError
 from varcon.criterion import TEMPERATURE
-from varcon.data.subset import hold_out
+from varcon.data.subset import halves, hold_out
 from varcon.evaluations.centroid import complete_centroids
 from varcon.evaluations.discriminant import fit_discriminant
 from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
@@ -83,10 +83,8 @@ class Calibration:
 
     def cross_fit(self, centroids: Tensor, features: Tensor, labels: Tensor) -> tuple[float, Judged]:
         """The geometric mean of the two temperatures, and the judgement of all images."""
-        order = torch.from_numpy(np.random.default_rng(self.seed).permutation(len(labels))).to(labels.device)
-        one, other = order.tensor_split(2)
         temperatures, parts = [], []
-        for part, rest in ((one, other), (other, one)):
+        for part, rest in halves(len(labels), self.seed):
             temperatures.append(fit_temperature(centroids, features[rest], labels[rest]))
             parts.append(judge(cosine_scores(centroids, temperatures[-1]), features[part], labels[part]))
         return math.sqrt(math.prod(temperatures)), Judged(*map(np.concatenate, zip(*parts, strict=True)))
