@@ -83,8 +83,10 @@ def test_a_convolution_of_images(count, channels, wide, height, width, two, dtyp
 @pytest.mark.parametrize("most", [16, 64])
 def test_an_encoder_in_kernels_is_the_same_encoder(most, monkeypatch, generator):
     """A whole network of bottlenecks, both ways, with kernels for all of it or for the narrower convolutions:
-    gradients and running statistics."""
-    images = torch.rand(4, 3, 16, 16, generator=generator).to(DEVICE)
+    gradients and running statistics. Images are centred, as an encoder sees them: far from 0 products lose
+    digits, which shows in float32 alone."""
+    torch.manual_seed(0)  # of the weights: with some, a value lies so near a ReLU's corner that it tips over
+    images = torch.randn(4, 3, 16, 16, generator=generator).to(DEVICE)
     plain = ResNet(Bottleneck, (2, 1), width=8).to(DEVICE, memory_format=torch.channels_last)
     fused = copy.deepcopy(plain)
     exact = copy.deepcopy(plain).double()
