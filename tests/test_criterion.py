@@ -13,10 +13,11 @@ def batch():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"references": "mean"}, "references is 'mean'; choose one of batch, leave-one-out, ema"),
+        ({"references": "mean"}, "references is 'mean'; choose one of batch, leave-one-out, ema, learned"),
         ({"classes": "every"}, "classes is 'every'; choose one of present, all"),
         ({"classes": "all"}, "needs references='ema'"),
         ({"references": "ema"}, "say how many with num_classes"),
+        ({"references": "learned", "num_classes": 3}, "give num_classes and dimensions"),
         ({"num_classes": 0}, "num_classes is 0"),
         ({"temperature": 0.0}, r"^VarConLoss\.temperature is 0\.0; it must be above 0 and finite$"),
         ({"temperature": float("inf")}, r"^VarConLoss\.temperature is inf; it must be above 0 and finite$"),
@@ -194,3 +195,13 @@ def test_one_bank_serves_one_space():
     loss_fn(z, labels)
     with pytest.raises(InputError, match="bank holds vectors of 4 dimensions and the embeddings have 2"):
         loss_fn(z[:, :2], labels)
+    with pytest.raises(InputError, match="learned references have 4 dimensions and the embeddings 2"):
+        VarConLoss(3, references="learned", dimensions=4)(z[:, :2], labels)
+
+
+def test_learned_references_keep_their_rows_where_most_classes_are_absent():
+    z, labels = batch()
+    loss_fn = VarConLoss(1000, references="learned", dimensions=4)
+    loss_fn(z, 300 + labels).backward()
+    moved = loss_fn.learned.grad.abs().sum(1).nonzero()[:, 0]
+    assert moved.tolist() == [300, 301, 302]

@@ -12,9 +12,16 @@ from varcon.core import InputError
 from varcon.distributed import sum_over_processes, union_over_processes, world_size
 from varcon.kernels import loss_kernel_serves
 from varcon.limits import above_zero, at_least, below_one, checked
-from varcon.losses.varcon import Terms, class_sums, leave_one_out, number_the_present, varcon_loss
+from varcon.losses.varcon import (
+    Terms,
+    class_sums,
+    leave_one_out,
+    number_the_present,
+    varcon_loss,
+    varcon_loss_by_scores,
+)
 
-References = Literal["batch", "leave-one-out", "ema"]
+References = Literal["batch", "leave-one-out", "ema", "learned"]
 Classes = Literal["present", "all"]
 TEMPERATURE = 0.1  # tau1, the paper's
 EPSILON = 0.02  # half the range of tau2, where it begins
@@ -34,16 +41,19 @@ class VarConLoss(nn.Module):
     epsilon: half the range of the adaptive temperature tau2 around tau1; learned within
         `epsilon_range`, and always below tau1, unless `learn_epsilon` is false.
     references: a class's reference is its mean in the batch ("batch"), that mean without the sample
-        itself ("leave-one-out"), or a running mean over steps ("ema", which moves in training mode).
+        itself ("leave-one-out"), a running mean over steps ("ema", which moves in training mode), or a
+        parameter ("learned"), which is no constant to the gradient.
     classes: p and q run over the classes of the batch ("present") or over every class that has a
-        reference ("all", for which only "ema" remembers any).
+        reference ("all", for "ema" and "learned").
     normalize: scale the embeddings to unit length first; turn it off if they already are.
     reference_momentum: how much of the running mean a step keeps; a new class starts at its batch mean.
+    dimensions: of the embeddings; only learned references ask for them.
 
     On the CPU, NaN, zero vectors and labels out of range raise an error that names them. On a GPU, where
     looking would stall the device, they make the loss NaN.
 
-    On a GPU with Triton the loss and its gradient are three kernels; elsewhere plain torch computes the same.
+    On a GPU with Triton the loss and its gradient are three kernels; elsewhere, and for learned references,
+    plain torch computes the same.
     There the class sums add up in any order, unless torch.use_deterministic_algorithms asks for one.
     """
 
@@ -61,6 +71,7 @@ class VarConLoss(nn.Module):
         classes: Classes = "present",
         normalize: bool = True,
         reference_momentum: float = 0.9,
+        dimensions: int | None = None,
     ) -> None:
         super().__init__()
         self.num_classes = num_classes
@@ -71,13 +82,17 @@ class VarConLoss(nn.Module):
         self.reference_momentum = reference_momentum
         above_zero(self, "temperature", of="VarConLoss")
         below_one(self, "reference_momentum", of="VarConLoss")
-        if classes == "all" and references != "ema":
+        if classes == "all" and references not in ("ema", "learned"):
             raise InputError(
-                f"classes='all' needs references='ema': {references!r} references exist only for the "
-                "classes of the batch"
+                f"classes='all' needs references='ema' or 'learned': {references!r} references exist for the "
+                "classes of the batch alone"
             )
         if references == "ema" and num_classes is None:
             raise InputError("references='ema' keeps a bank of classes; say how many with num_classes")
+        if references == "learned" and (num_classes is None or dimensions is None):
+            raise InputError(
+                "references='learned' has a vector for each class: give num_classes and dimensions"
+            )
         if num_classes is not None:
             at_least(1, self, "num_classes", of="VarConLoss")
         low, high = epsilon_range
@@ -95,6 +110,8 @@ class VarConLoss(nn.Module):
         if references == "ema" and num_classes is not None:
             self.register_buffer("bank", torch.zeros(num_classes, 0))
             self.register_buffer("known", torch.zeros(num_classes, dtype=torch.bool))
+        if references == "learned" and num_classes is not None and dimensions is not None:
+            self.learned = nn.Parameter(F.normalize(torch.randn(num_classes, dimensions), dim=1))
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
         return self.with_terms(embeddings, labels)[0]
@@ -133,7 +150,12 @@ class VarConLoss(nn.Module):
         places, num_classes = self._places(labels)
         if self.references == "ema":
             self._make_room(embeddings)
-        if loss_kernel_serves(embeddings):
+        elif self.references == "learned" and self.learned.shape[1] != embeddings.shape[1]:
+            raise InputError(
+                f"the learned references have {self.learned.shape[1]} dimensions and the embeddings "
+                f"{embeddings.shape[1]}"
+            )
+        if loss_kernel_serves(embeddings) and self.references != "learned":
             return self._fused(embeddings, places, num_classes, learn)
         with torch.autocast(embeddings.device.type, enabled=False):
             losses, terms, sums, counts = self._plain(embeddings, places, num_classes)
@@ -156,8 +178,9 @@ class VarConLoss(nn.Module):
             found = union_over_processes(labels)
             return torch.searchsorted(found, labels).masked_fill(labels < 0, -1), len(found)
         # Far more classes than samples: the work should grow with those that can be present.
-        # A bank keeps every class's row, and other processes hold other classes.
-        if self.num_classes > 2 * len(labels) and self.references != "ema" and world_size() == 1:
+        # References that outlive a batch have every class's row, and other processes hold other classes.
+        outlive_it = self.references in ("ema", "learned")
+        if self.num_classes > 2 * len(labels) and not outlive_it and world_size() == 1:
             return number_the_present(labels, self.num_classes), len(labels)
         return labels, self.num_classes
 
@@ -201,6 +224,13 @@ class VarConLoss(nn.Module):
         together = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
         sums, counts = together[:, :-1], together[:, -1]
         references, present = F.normalize(sums, dim=1), counts > 0
+        if self.references == "learned":
+            scores = z @ F.normalize(self.learned.to(z.dtype), dim=1).T / self.temperature
+            present = present | (self.classes == "all")
+            losses, terms = varcon_loss_by_scores(
+                scores, inside, present, self.epsilon.to(z.dtype), self.temperature
+            )
+            return losses, terms, sums, counts
         own = None
         if self.references == "leave-one-out":
             own = leave_one_out(constant, inside, sums, counts, references)

@@ -50,10 +50,30 @@ def test_equals_the_definition(samples, dimensions, classes, epsilon, temperatur
         assert_equals_oracle(loss_fn, embeddings, labels, references=references)
 
 
-def test_one_present_class_costs_nothing(generator):
+@pytest.mark.parametrize(("samples", "dimensions", "classes", "epsilon", "temperature"), SHAPES)
+@pytest.mark.parametrize("over", ["present", "all"])
+def test_learned_references_have_a_gradient_too(
+    samples, dimensions, classes, epsilon, temperature, over, generator
+):
+    embeddings, labels = draw(samples, dimensions, classes, generator)
+    loss_fn = VarConLoss(
+        classes, temperature, epsilon, references="learned", classes=over, dimensions=dimensions
+    ).double()
+    bank = dict(enumerate(loss_fn.learned.unbind()))  # the very parameters, so that autograd finds them
+    options = {"references": "learned", "bank": bank, "classes": over}
+    assert_equals_oracle(loss_fn, embeddings, labels, **options)
+    expected, _ = slow_varcon(embeddings, labels, loss_fn.epsilon, temperature, **options)
+    (ours,), (theirs,) = (
+        torch.autograd.grad(loss, loss_fn.learned) for loss in (loss_fn(embeddings, labels), expected)
+    )
+    assert (ours - theirs).abs().max() <= 1e-12 * max(1, theirs.abs().max())
+
+
+@pytest.mark.parametrize("options", [{}, {"references": "learned", "dimensions": 5}])
+def test_one_present_class_costs_nothing(options, generator):
     embeddings, _ = draw(9, 5, 4, generator)
     labels = torch.full((9,), 2)
-    loss_fn = VarConLoss(4).double()
+    loss_fn = VarConLoss(4, **options).double()
     value, by_embeddings, by_epsilon = value_and_gradients(
         loss_fn(embeddings, labels), embeddings, loss_fn.epsilon
     )
@@ -164,8 +184,14 @@ def test_extreme_confidence_is_finite_in_every_precision():
 def test_compiles_to_the_same_loss(generator, fresh_compiler):
     embeddings, labels = draw(64, 16, 10, generator)
     embeddings = embeddings.float().detach().requires_grad_()
-    for options in ({}, {"references": "leave-one-out"}, {"references": "ema", "classes": "all"}):
+    for options in (
+        {},
+        {"references": "leave-one-out"},
+        {"references": "ema", "classes": "all"},
+        {"references": "learned", "dimensions": 16},
+    ):
         eager, compiled = VarConLoss(10, **options), VarConLoss(10, **options)
+        compiled.load_state_dict(eager.state_dict())
         fast = torch.compile(compiled, backend="aot_eager", fullgraph=True)
         for _ in range(2):
             expected = value_and_gradients(eager(embeddings, labels), embeddings, eager.epsilon)
@@ -204,14 +230,20 @@ def test_memory_is_linear(generator):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    "options", [{}, {"references": "leave-one-out"}, {"references": "ema", "classes": "all"}]
+    "options",
+    [
+        {},
+        {"references": "leave-one-out"},
+        {"references": "ema", "classes": "all"},
+        {"references": "learned", "dimensions": 128},
+    ],
 )
 @pytest.mark.parametrize("compiled", [False, True])
 def test_on_a_gpu(options, compiled, generator, fresh_compiler):
     embeddings, labels = draw(512, 128, 100, generator)
-    exact_fn = VarConLoss(100, **options).double()
+    exact_fn, loss_fn = VarConLoss(100, **options).double(), VarConLoss(100, **options).cuda()
+    loss_fn.load_state_dict(exact_fn.state_dict())
     exact = value_and_gradients(exact_fn(embeddings, labels), embeddings, exact_fn.epsilon)
-    loss_fn = VarConLoss(100, **options).cuda()
     apply = torch.compile(loss_fn) if compiled else loss_fn
     for dtype, tolerance in ((torch.float32, 1e-4), (torch.bfloat16, 0.02), (torch.float16, 0.02)):
         there = embeddings.detach().to("cuda", dtype).requires_grad_()

@@ -22,6 +22,16 @@ def test_it_is_the_loss_of_the_projections_of_all_views(generator):
     assert output.metrics["epsilon"].item() == pytest.approx(0.02)
 
 
+def test_without_a_head_the_features_themselves_are_compared(generator):
+    settings = VarConSettings(head="none", references="learned", classes="all")
+    method = VarCon(EncoderSettings().build(), settings, num_classes=5)
+    views, labels = [torch.randn(4, 3, 8, 8, generator=generator)], torch.tensor([0, 1, 2, 0])
+    method(Batch(views, labels, torch.arange(4))).loss.backward()
+    assert method.loss.learned.shape == (5, method.encoder.features)
+    assert method.loss.learned.grad.abs().sum(1).min() > 0  # of the absent classes too
+    assert method.eval().head(views[0]) is views[0]
+
+
 def test_epsilon_is_clamped_after_the_step():
     method = VarCon(EncoderSettings().build(), VarConSettings(), num_classes=3)
     method.loss.epsilon.data.fill_(0.3)

@@ -13,6 +13,7 @@ MODES = [
     {"num_classes": None},
     {"num_classes": CLASSES, "references": "leave-one-out"},
     {"num_classes": CLASSES, "references": "ema", "classes": "all"},
+    {"num_classes": CLASSES, "references": "learned", "dimensions": DIMENSIONS},
 ]
 
 
@@ -40,7 +41,10 @@ def ten_steps(options, rank, cut):
     module = Small(options).double()
     model = distributed.synchronised(module, torch.device("cpu"))
     optimizer = torch.optim.SGD(
-        [{"params": module.body.parameters()}, {"params": [module.loss.epsilon], "lr": 1e-4}],
+        [
+            {"params": [p for name, p in module.named_parameters() if name != "loss.epsilon"]},
+            {"params": [module.loss.epsilon], "lr": 1e-4},
+        ],
         lr=0.1,
         momentum=0.9,
     )

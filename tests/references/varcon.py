@@ -18,7 +18,10 @@ def slow_varcon(embeddings, labels, epsilon, temperature, references="batch", ba
         k: unit(torch.stack([z[i].detach() for i in positions]).mean(0)) for k, positions in members.items()
     }
     bank = bank or {}
-    known = {k: bank.get(k, batch.get(k)) for k in {*bank, *batch}} if references == "ema" else batch
+    known = {
+        "ema": {k: bank.get(k, batch.get(k)) for k in {*bank, *batch}},
+        "learned": {k: unit(vector) for k, vector in bank.items()},
+    }.get(references, batch)
     contrasted = sorted(known if classes == "all" else members)
 
     losses, terms = [], []

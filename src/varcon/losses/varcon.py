@@ -82,6 +82,26 @@ def varcon_loss(
     return loss, Terms(*terms)
 
 
+def varcon_loss_by_scores(
+    scores: Tensor, labels: Tensor, present: Tensor, epsilon: Tensor, temperature: float
+) -> tuple[Tensor, Terms]:
+    """The same from scores [N, C], the products of embeddings and references over the temperature.
+
+    The gradient reaches `epsilon` and whatever made the scores, references too, at the price of matrices of
+    their size.
+    """
+    log_p_of_all = scores.masked_fill(~present, -torch.inf).log_softmax(1).masked_fill(~present, 0)
+    log_p = log_p_of_all.gather(1, labels[:, None])[:, 0]
+    p = log_p.exp()
+    tau2 = (temperature - epsilon) + 2 * epsilon * p
+    a = 1 / tau2
+    others = present.sum().to(scores.dtype) - 1
+    log_d = torch.logaddexp(others.log(), a)
+    q = (a - log_d).exp()
+    kl = q * a - log_d - q * log_p - (-log_d).exp() * (log_p_of_all.sum(1) - log_p)
+    return kl - log_p, Terms(*(term.detach() for term in (kl, -log_p, p, tau2, q)))
+
+
 class _VarConLoss(torch.autograd.Function):
     """Forward computes the gradient too: it costs O(N d) once the attention pass is done."""
 

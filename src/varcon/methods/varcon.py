@@ -14,7 +14,7 @@ from varcon.criterion import EPSILON, EPSILON_RANGE, TEMPERATURE, Classes, Refer
 from varcon.layers import NormedHead, ProjectionHead
 from varcon.limits import above_zero, at_least, below_one, declared, not_negative
 
-Head = Literal["plain", "normed"]
+Head = Literal["plain", "normed", "none"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class VarConSettings:
     reference_momentum: float = 0.9  # of references = "ema"
     classes: Classes = "present"  # which classes p and q run over
     dimensions: int = 128  # of the projection
-    head: Head = "plain"  # the projection's hidden layer: with BatchNorm where it is normed
+    head: Head = "plain"
+    """what is compared: a projection of the features, one with BatchNorm (normed), or the features (none)"""
     classifier_weight: float = 0.0
     """of the cross-entropy of a linear classifier that is trained along on the features; 0: none"""
 
@@ -47,11 +48,13 @@ class VarCon(Method):
 
     def __init__(self, encoder: Encoder, settings: VarConSettings, num_classes: int) -> None:
         super().__init__(encoder, settings, num_classes)
-        features, dimensions = encoder.features, settings.dimensions
-        normed = settings.head == "normed"
-        self.head = (
-            NormedHead(features, (features,), dimensions) if normed else ProjectionHead(features, dimensions)
-        )
+        features = encoder.features
+        dimensions = features if settings.head == "none" else settings.dimensions
+        self.head: nn.Module = nn.Identity()
+        if settings.head == "plain":
+            self.head = ProjectionHead(features, dimensions)
+        elif settings.head == "normed":
+            self.head = NormedHead(features, (features,), dimensions)
         if settings.classifier_weight:
             self.classifier = nn.Linear(features, num_classes)
         self.loss = VarConLoss(
@@ -63,6 +66,7 @@ class VarCon(Method):
             settings.references,
             settings.classes,
             reference_momentum=settings.reference_momentum,
+            dimensions=dimensions,
         )
 
     def forward(self, batch: Batch) -> StepOutput:
