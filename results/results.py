@@ -90,10 +90,20 @@ def has(pattern: str) -> bool:
     return any(HERE.glob(f"{pattern}-seed*")) or any(HERE.glob(f"{pattern}/*-seed*"))
 
 
-def table(rows: dict[str, Any], *titles: str, paper: str = "", so_far: bool = False) -> str:
+def table(
+    rows: dict[str, Any], *titles: str, paper: str = "", so_far: bool = False, minutes: bool = True
+) -> str:
     """Rows are {label: pattern}, or {label: [pattern, the paper's value]} with a title for these; `so_far`
-    leaves out what is not trained yet."""
-    head = ["", *([paper] if paper else []), *titles, "epochs x views", "minutes", "seeds", "runs"]
+    leaves out what is not trained yet. `minutes` say nothing of runs that shared a GPU."""
+    head = [
+        "",
+        *([paper] if paper else []),
+        *titles,
+        "epochs x views",
+        *["minutes"] * minutes,
+        "seeds",
+        "runs",
+    ]
     lines = [head, ["---", *["---:"] * (len(head) - 2), "---"]]
     for label, row in rows.items():
         pattern, theirs = row if isinstance(row, list) else (row, "")
@@ -101,13 +111,13 @@ def table(rows: dict[str, Any], *titles: str, paper: str = "", so_far: bool = Fa
             continue
         runs = kept(pattern)
         first = runs[0]
-        minutes = sum(run.training_seconds or 0 for run in runs) / len(runs) / 60
+        took = f"{sum(run.training_seconds or 0 for run in runs) / len(runs) / 60:.1f}"
         budget = f"{first.setting('train.epochs')} x {first.setting('augment.views')}"
         seeds = ", ".join(str(run.seed) for run in runs)
         links = " ".join(f"[{place}](results/{run.name})" for place, run in enumerate(runs, start=1))
         scores = [quoted(pattern, title) for title in titles]
         lines.append(
-            [label, *([str(theirs)] if paper else []), *scores, budget, f"{minutes:.1f}", seeds, links]
+            [label, *([str(theirs)] if paper else []), *scores, budget, *[took] * minutes, seeds, links]
         )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

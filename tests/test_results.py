@@ -33,6 +33,14 @@ def test_the_page_is_written_from_the_runs(results):
     assert results.written() == (ROOT / "RESULTS.md").read_text(encoding="utf-8")
 
 
+def test_every_kept_run_stands_on_the_page():
+    """A row is lost without a word where two labels of a table are the same."""
+    text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
+    assert [
+        folder for folder in RUNS if f"(results/{folder.relative_to(ROOT / 'results')})" not in text
+    ] == []
+
+
 def test_no_score_is_typed_into_the_template():
     """Numbers with two decimals come from runs, or from the package's copy of the paper's tables."""
     text = (ROOT / "results/RESULTS.template.md").read_text(encoding="utf-8")
