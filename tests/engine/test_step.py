@@ -78,6 +78,37 @@ def test_a_step_learns_and_reports():
     assert any((now != before[name]).any() for name, now in step.method.encoder.state_dict().items())
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_a_rehearsal_leaves_no_trace(name):
+    recipe = load_recipe(RECIPES / f"{name}.toml")
+    if name == "ce":
+        recipe = replace(recipe, method=replace(recipe.method, mixup=0.3))
+    data, taken = load(recipe.data), []
+    for rehearsed in (False, True):
+        step = build_step(recipe, data, torch.device("cpu"))
+        torch.manual_seed(0)
+        if rehearsed:
+            step.method.before_step(Progress(0, 3, 1))
+            step.rehearse(torch.arange(128))
+        assert all(p.grad is None for p in step.method.parameters())
+        rows = take_steps(step, step, 3)
+        taken.append(([row | {"images_per_second": 0} for row in rows], step.method.state_dict()))
+    (rows, plain), (after, state) = taken
+    assert rows == after
+    assert all(torch.equal(value, state[key]) for key, value in plain.items())
+
+
+def test_a_rehearsal_goes_all_the_way_by_a_copy(monkeypatch):
+    recipe = load_recipe(RECIPES / "varcon.toml")
+    step, seen = build_step(recipe, load(recipe.data), torch.device("cpu")), []
+    find = Step.find_gradients
+    monkeypatch.setattr(Step, "find_gradients", lambda one, indices: seen.append(one) or find(one, indices))
+    step.rehearse(torch.arange(128))
+    (copied,) = seen
+    assert copied.method is not step.method
+    assert all(p.grad is not None for p in copied.method.parameters() if p.requires_grad)
+
+
 @pytest.fixture
 def repeatable(monkeypatch):
     """Convolutions and sums in a fixed order, so that two runs can be compared to the bit."""

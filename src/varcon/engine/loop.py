@@ -14,19 +14,18 @@ import torch
 from torch import Tensor
 
 from varcon import distributed
-from varcon.core import Batch, Data, InputError, Method, Progress, RunError, Split, StepOutput
+from varcon.core import Data, InputError, Method, Progress, RunError, Split
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import save_weights, snapshot_path
 from varcon.engine.interrupt import Interrupted, Request, requests_to_stop
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.order import batches, mixed_seed
-from varcon.engine.precision import CastTogether
 from varcon.engine.samples import SampleRecord
 from varcon.engine.state import TrainingState, keep_recipe
-from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions, why_no_graph
+from varcon.engine.step import GraphedStep, Step, as_called, measured_convolutions, why_no_graph
 from varcon.engine.track import tracking
-from varcon.recipe import Recipe, TrainSettings
+from varcon.recipe import Recipe
 
 STEPS_PER_ROW = 50  # of metrics.jsonl; a row waits for the device, so not every step has one
 SECONDS_TO_STOP = 5.0  # about as long after a signal several processes look whether one has come
@@ -167,16 +166,6 @@ def set_up(
         average=state.average,
     )
     return state, step if why_no_graph(recipe, device, world) else GraphedStep(step)
-
-
-def as_called(method: Method, settings: TrainSettings, device: torch.device) -> Callable[[Batch], StepOutput]:
-    """The method as a step calls it: shared among processes, compiled, or with its weights cast together."""
-    model = distributed.synchronised(method, device)
-    if settings.compile and device.type == "cuda":
-        return torch.compile(model)
-    if model is method and device.type == "cuda" and settings.precision != "fp32":
-        return CastTogether(method, DTYPES[settings.precision])
-    return model
 
 
 class Agreement:

@@ -7,20 +7,24 @@ host but the word to start, and a host that is slow at launching kernels no long
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from varcon import distributed
 from varcon.augment import draw_views
 from varcon.core import Batch, Data, Method, Split, StepOutput
 from varcon.engine.average import WeightAverage
 from varcon.engine.journal import Averages
+from varcon.engine.precision import CastTogether
 from varcon.engine.samples import SampleRecord
-from varcon.recipe import Recipe
+from varcon.kernels import HAS_TRITON
+from varcon.recipe import Recipe, TrainSettings
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WARM_UP = 3  # steps before capture: compilation, the optimizer's state and cuDNN's choices come first
@@ -43,14 +47,7 @@ class Step:
     average: WeightAverage | None = None
 
     def __call__(self, indices: Tensor) -> None:
-        data, precision = self.data, self.recipe.train.precision
-        dtype = DTYPES[precision]
-        views = draw_views(
-            self.images.images, self.recipe.augment, data.mean, data.std, self.generator, indices, dtype
-        )
-        with torch.autocast(indices.device.type, dtype, precision != "fp32"):
-            output = self.model(Batch(views, self.images.labels[indices], indices))
-        self.scaler.scale(output.loss).backward()
+        output = self.find_gradients(indices)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
@@ -59,6 +56,36 @@ class Step:
             self.average.follow(self.method)
         self.averages.add({"loss": output.loss, **output.metrics})
         self.record.note(indices, output.samples)
+
+    def find_gradients(self, indices: Tensor) -> StepOutput:
+        data, precision = self.data, self.recipe.train.precision
+        dtype = DTYPES[precision]
+        views = draw_views(
+            self.images.images, self.recipe.augment, data.mean, data.std, self.generator, indices, dtype
+        )
+        with torch.autocast(indices.device.type, dtype, precision != "fp32"):
+            output = self.model(Batch(views, self.images.labels[indices], indices))
+        self.scaler.scale(output.loss).backward()
+        return output
+
+    def rehearse(self, indices: Tensor) -> None:
+        """Finds gradients by a copy of the method and of the random numbers, and leaves no trace."""
+        method = copy.deepcopy(self.method)
+        model = as_called(method, self.recipe.train, indices.device)
+        devices = [indices.device] if indices.is_cuda else []
+        with torch.random.fork_rng(devices):
+            generator = self.generator.clone_state()
+            replace(self, method=method, model=model, generator=generator).find_gradients(indices)
+
+
+def as_called(method: Method, settings: TrainSettings, device: torch.device) -> Callable[[Batch], StepOutput]:
+    """The method as a step calls it: shared among processes, compiled, or with its weights cast together."""
+    model = distributed.synchronised(method, device)
+    if settings.compile and device.type == "cuda":
+        return torch.compile(model)
+    if model is method and device.type == "cuda" and settings.precision != "fp32":
+        return CastTogether(method, DTYPES[settings.precision])
+    return model
 
 
 class GraphedStep:
@@ -78,7 +105,13 @@ class GraphedStep:
         if self.step.method.phase != self.phase:
             self.graph, self.phase, self.warm = None, self.step.method.phase, 0
         if self.graph is None and self.warm < WARM_UP:
-            self._run_aside()
+            with aside():
+                if self.warm == 0 and HAS_TRITON and not self.step.recipe.train.compile:
+                    from varcon.kernels.ahead import compiled_together
+
+                    with compiled_together():
+                        self.step.rehearse(self.indices)
+                self.step(self.indices)
             self.warm += 1
             return
         if self.graph is None:
@@ -88,13 +121,15 @@ class GraphedStep:
                 self.step(self.indices)
         self.graph.replay()
 
-    def _run_aside(self) -> None:
-        """On a stream of its own, as capture asks of what comes before it."""
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            self.step(self.indices)
-        torch.cuda.current_stream().wait_stream(aside)
+
+@contextmanager
+def aside() -> Iterator[None]:
+    """On a stream of its own, as capture asks of what comes before it."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 @contextmanager

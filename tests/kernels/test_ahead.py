@@ -1,0 +1,110 @@
+"""Kernels compiled together for a GPU that is not there: Triton is given a driver that notes launches."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+GPU = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from varcon.kernels.ahead import compiled_together
+from varcon.kernels.batch_norm import _moments_kernel, _parameter_gradients_kernel
+
+launched, built = [], []
+
+class Launcher:
+    def __init__(self, source, metadata):
+        self.name = metadata.name
+        built.append(self.name)
+
+    def __call__(self, *arguments):
+        launched.append(self.name)
+
+class Utils:
+    def load_binary(self, name, kernel, shared, device):
+        return object(), 0, 0, 0, 1024
+
+    def get_device_properties(self, device):
+        return {"max_shared_mem": 1 << 18}
+
+    def unload_module(self, module):
+        pass
+
+class Driver:
+    utils, launcher_cls = Utils(), Launcher
+
+    def get_current_target(self):
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self):
+        return 0
+
+    def get_current_stream(self, device):
+        return 0
+
+triton.runtime.driver.set_active(Driver())
+compiled = []
+triton.knobs.runtime.jit_post_compile_hook = lambda fn, **_: compiled.append(fn.name)
+x, sums, totals = torch.zeros(64, 16), torch.zeros(8, 2, 16), torch.zeros(2, 16)
+
+def moments(tile):
+    _moments_kernel[(1,)](x, sums, 64, 16, 64, tile, 16, 1)
+
+def gradients():
+    _parameter_gradients_kernel[(1, 2)](sums, totals, 16, 8, 2, 8, 16)
+"""
+
+TOGETHER = """
+moments(8)
+assert launched == compiled == built == ["_moments_kernel"]
+with compiled_together():
+    for _ in range(3):
+        moments(8)  # which is no longer new
+        moments(16)
+        gradients()
+    assert compiled == ["_moments_kernel"]
+assert launched == ["_moments_kernel"] * 4
+new = ["_moments_kernel", "_parameter_gradients_kernel"]
+assert sorted(compiled[1:]) == sorted(built[1:]) == new
+moments(16)
+gradients()
+assert launched[4:] == new
+assert len(compiled) == len(built) == 3
+moments(32)  # compiled as it is met, as ever
+assert len(compiled) == len(launched) - 3 == 4
+"""
+
+FAILING = """
+def raises(*arguments, **options):
+    raise RuntimeError("no memory")
+
+_moments_kernel.compile = raises
+import triton.compiler
+triton.compiler.compile = raises
+try:
+    with compiled_together():
+        moments(8)
+except RuntimeError as error:
+    print(error)
+try:
+    with compiled_together():
+        raise KeyError("the pass itself")
+except KeyError as error:
+    print(error)
+assert triton.knobs.runtime.jit_cache_hook is None
+"""
+
+
+@pytest.mark.parametrize(("script", "said"), [(TOGETHER, ""), (FAILING, "no memory\n'the pass itself'\n")])
+def test_compiled_together(script, said, tmp_path):
+    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", GPU + script],
+        capture_output=True,
+        text=True,
+        env=surroundings | {"TRITON_CACHE_DIR": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == said
