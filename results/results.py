@@ -123,8 +123,8 @@ def table(
 
 
 def tau2_table(pattern: str, theirs: dict[str, list[Value]]) -> str:
-    """tau2 of the training images after each fifth of a run's epochs, and the paper's."""
-    (run,) = kept(pattern)
+    """tau2 of the training images after each fifth of the first seed's epochs, and the paper's."""
+    run, *_ = kept(pattern)
     found, epochs = gather.tau2(HERE / run.name), run.setting("train.epochs")
     lines = [["", *TAU2_SCORES], ["---", *["---:"] * len(TAU2_SCORES)]]
     for part in gather.PARTS:
