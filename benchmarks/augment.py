@@ -3,8 +3,9 @@
 Both start from the same uint8 images and end with normalised float32, and both draw anew for each image.
 They run in turn within one loop, so that a busy moment of the machine falls on both.
 
-Where there is a GPU a second table has the views per second there, beside torchvision's transforms of
-Pillow images in the workers of a data loader on all processor cores, whose views stay on the host.
+Where there is a GPU the table has the views per second there, of SimAugment and AutoAugment, beside
+torchvision's transforms of Pillow images in the workers of a data loader on all processor cores, whose
+views stay on the host.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from varcon.augment import AugmentSettings, augment, draw_views
 from varcon.augment.sim import CROP_RATIO
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)  # CIFAR-10
+POLICIES = {
+    "SimAugment": AugmentSettings(),
+    "AutoAugment": AugmentSettings(policy="auto", crop_area=(1.0, 1.0)),
+}
 
 
 def main() -> int:
@@ -76,7 +81,25 @@ def compare_with_kornia(arguments: argparse.Namespace) -> int:
 
 
 def compare_on_gpu(arguments: argparse.Namespace) -> None:
-    settings, generator = AugmentSettings(), torch.Generator("cuda").manual_seed(0)
+    lines = [
+        "| augmentation | implementation | ms a batch | views / s | varcon is times as fast |",
+        "|---|---|---:|---:|---:|",
+    ]
+    views = 0
+    for policy, settings in POLICIES.items():
+        views = arguments.images * settings.views
+        rates = rates_on_gpu(settings, arguments)
+        for name, rate in rates.items():
+            times = rates["varcon"] / rate
+            lines.append(f"| {policy} | {name} | {1000 * views / rate:.3f} | {rate:,.0f} | {times:.1f} |")
+    where = surroundings("cuda", "triton", "torchvision")
+    head = f"{views} views of {arguments.size}x{arguments.size}; {where}"
+    write_table("Time of the augmentation on a GPU", head, lines, arguments.out)
+
+
+def rates_on_gpu(settings: AugmentSettings, arguments: argparse.Namespace) -> dict[str, float]:
+    """Views per second of each contender."""
+    generator = torch.Generator("cuda").manual_seed(0)
     shape = (arguments.images, 3, arguments.size, arguments.size)
     batch = torch.randint(0, 256, shape, dtype=torch.uint8, device="cuda", generator=generator)
 
@@ -95,12 +118,7 @@ def compare_on_gpu(arguments: argparse.Namespace) -> None:
     else:
         workers = os.cpu_count() or 1
         rates[f"torchvision, {workers} workers"] = loader_rate(transform, batch, workers)
-    where = surroundings("cuda", "triton", "torchvision")
-    head = f"{views} SimAugment views of {arguments.size}x{arguments.size}; {where}"
-    lines = ["| implementation | ms a batch | views / s | varcon is times as fast |", "|---|---:|---:|---:|"]
-    for name, rate in rates.items():
-        lines.append(f"| {name} | {1000 * views / rate:.3f} | {rate:,.0f} | {rates['varcon'] / rate:.1f} |")
-    write_table("Time of the augmentation on a GPU", head, lines, arguments.out)
+    return rates
 
 
 class PillowImages(torch.utils.data.Dataset):
@@ -125,16 +143,18 @@ def torchvision_views(settings: AugmentSettings, size: int) -> Callable[[Any], T
         from torchvision import transforms
     except (ImportError, RuntimeError):  # a torchvision built for another torch fails with the latter
         return None
-    return transforms.Compose(
-        [
+    mirror = transforms.RandomHorizontalFlip(settings.flip)
+    if settings.policy == "auto":
+        shift = transforms.RandomCrop(size, padding=settings.shift, padding_mode="symmetric")
+        own = [shift, mirror, transforms.AutoAugment(transforms.AutoAugmentPolicy.CIFAR10)]
+    else:
+        own = [
             transforms.RandomResizedCrop(size, scale=settings.crop_area, ratio=CROP_RATIO),
-            transforms.RandomHorizontalFlip(settings.flip),
+            mirror,
             transforms.RandomApply([transforms.ColorJitter(*settings.jitter)], settings.jitter_probability),
             transforms.RandomGrayscale(settings.grey),
-            transforms.ToTensor(),
-            transforms.Normalize(MEAN, STD),
         ]
-    )
+    return transforms.Compose([*own, transforms.ToTensor(), transforms.Normalize(MEAN, STD)])
 
 
 def loader_rate(transform: Callable[[Any], Tensor], batch: Tensor, workers: int) -> float:

@@ -190,9 +190,13 @@ def test_a_batch_is_two_launches():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("settings", [AugmentSettings(small_views=1), AugmentSettings(blur=0.5)], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [AugmentSettings(small_views=1), AugmentSettings(blur=0.5), AugmentSettings(policy="auto")],
+    ids=str,
+)
 def test_a_cuda_graph_draws_anew_at_each_replay(settings):
-    """Also the plain path, which blurred views take."""
+    """Also the plain path, which blurred views take, and the other kernel."""
     images, indices = pictures(64, 32, 32), torch.arange(32, device="cuda")
     generator = on_gpu(5)
     draw_views(images, settings, MEAN, STD, generator, indices)  # compiles and sends the constants

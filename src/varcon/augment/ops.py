@@ -200,6 +200,10 @@ class Normalisation(NamedTuple):
     dtype: torch.dtype = torch.float32
 
 
+def unit_range(images: Tensor) -> Tensor:
+    return images.float().div_(255)
+
+
 def finish(images: Tensor, to: Normalisation) -> Tensor:
     # Normalising first is quicker: on a CPU the channel's constant is then one number for a run of pixels.
     normalised = normalise(images, to.mean, to.std)

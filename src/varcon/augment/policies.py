@@ -8,17 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from varcon.augment import auto, ops
-from varcon.augment.ops import Normalisation, finish
+from varcon.augment import ops
+from varcon.augment.operated import draws, operated_views
+from varcon.augment.ops import Normalisation, finish, unit_range
 from varcon.augment.settings import AugmentSettings
-from varcon.augment.sim import (
-    CROP_RATIO,
-    blur_matrices,
-    draw_jitter,
-    draw_sigma,
-    sim_views,
-    uniforms_per_view,
-)
+from varcon.augment.sim import sim_views, uniforms_per_view
 from varcon.augment.vectors import standardise, vectors
 from varcon.core import InputError
 from varcon.kernels import HAS_TRITON
@@ -68,7 +62,7 @@ def prepare(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tens
     _check(images)
     if images.ndim == 2:
         return standardise(images, mean, std)
-    return finish(_unit_range(images), Normalisation(mean, std))
+    return finish(unit_range(images), Normalisation(mean, std))
 
 
 # Policies: each makes all the views of the batch `images[indices]`. Equal views are made in one call, since
@@ -83,7 +77,7 @@ def none(
     generator: torch.Generator,
 ) -> list[Tensor]:
     batch = _batch(images, indices)
-    return list(finish(_unit_range(batch.repeat(settings.views, 1, 1, 1)), to).split(len(batch)))
+    return list(finish(unit_range(batch.repeat(settings.views, 1, 1, 1)), to).split(len(batch)))
 
 
 def crop_flip(
@@ -108,7 +102,7 @@ def crop_flip(
     flip = torch.rand(len(many), device=generator.device, generator=generator) < settings.flip
     rows = ops.shift_indices(down, height, torch.zeros_like(flip))
     columns = ops.shift_indices(right, width, flip)
-    return list(finish(_unit_range(ops.pick(many, rows, columns)), to).split(len(batch)))
+    return list(finish(unit_range(ops.pick(many, rows, columns)), to).split(len(batch)))
 
 
 def sim(
@@ -156,55 +150,17 @@ def operated(
     to: Normalisation,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """Crop and mirror, then the operations of AutoAugment or RandAugment; stacked, sim's jitter before them
-    and its grey and blur after."""
-    batch = _batch(images, indices)
-    many = batch.repeat(settings.views, 1, 1, 1)
-    size = (images.shape[2], images.shape[3])
-    count = settings.rand_operations
-    parts = {"crop": 4 * ops.CROP_ATTEMPTS, "flip": 1, "auto": 5, "rand": 2 * count, "colour": 6, "cutout": 2}
-    if settings.blur:
-        parts["blur"] = 2
-    drawn = torch.rand(sum(parts.values()) * len(many), device=generator.device, generator=generator)
-    lengths = [rows * len(many) for rows in parts.values()]
-    uniforms = {
-        name: part.view(-1, len(many)) for name, part in zip(parts, drawn.split(lengths), strict=True)
-    }
-    if settings.policy == "auto":
-        chosen = auto.draw_auto(uniforms["auto"], settings.auto)
-    else:
-        chosen = auto.draw_rand(uniforms["rand"].view(2, count, -1), settings.rand_magnitude)
-    boxes = _boxes(uniforms["crop"], size, settings)
-    view = auto.warp(many, boxes, uniforms["flip"][0] < settings.flip, auto.affine(chosen, size))
-    stacked = settings.policy == "stacked-rand"
-    if stacked:
-        colours = draw_jitter(uniforms["colour"][:5], settings)
-        pixels = _unit_range(view)
-        matrix = ops.colour_matrix(ops.mean_grey(pixels), *colours)
-        view = ops.apply_colour(pixels, matrix).mul_(255).round_().to(torch.uint8)
-    view = auto.change_tones(view, chosen)
-    if settings.blur:  # before grey, which is a sum of channels: the order makes no difference
-        pixels = ops.resample(view, *blur_matrices(draw_sigma(uniforms["blur"], settings), size))
-    else:
-        pixels = _unit_range(view)
-    if stacked:
-        saturation = torch.where(uniforms["colour"][5] < settings.grey, 0.0, 1.0)
-        one = torch.ones_like(saturation)
-        matrix = ops.colour_matrix(ops.mean_grey(pixels), one, one, saturation, torch.zeros_like(one))
-        pixels = ops.apply_colour(pixels, matrix)
-    views = finish(pixels, to)
-    if settings.cutout:
-        views = auto.cut_out(views, settings.cutout, uniforms["cutout"])
-    return list(views.split(len(batch)))
+    """AutoAugment, RandAugment, and RandAugment stacked on sim's colours."""
+    n = len(images) if indices is None else len(indices)
+    drawn = sum(draws(settings).values()) * settings.views * n
+    uniforms = torch.rand(drawn, device=generator.device, generator=generator)
+    make = operated_views  # some five hundred launches on a GPU; the kernel for small images is one
+    if images.is_cuda and HAS_TRITON:
+        from varcon.kernels import auto_augment
 
-
-def _boxes(uniforms: Tensor, size: tuple[int, int], settings: AugmentSettings) -> ops.Boxes:
-    """Resized crops, or where there is nothing to crop, the whole image shifted."""
-    n = uniforms.shape[1]
-    if settings.crop_area != (1.0, 1.0):
-        return ops.resized_crop_boxes(uniforms.view(4, n, -1), size, settings.crop_area, CROP_RATIO)
-    top, left = (uniforms[:2] * (2 * settings.shift + 1)).long() - settings.shift
-    return ops.Boxes(top, left, torch.full_like(top, size[0]), torch.full_like(left, size[1]))
+        if auto_augment.handles(images, settings):
+            make = auto_augment.operated_views
+    return list(make(images, indices, uniforms, settings, to).split(n))
 
 
 Policy = Callable[[Tensor, Tensor | None, AugmentSettings, Normalisation, torch.Generator], list[Tensor]]
@@ -225,10 +181,6 @@ def _check(images: Tensor) -> None:
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         shape = list(images.shape)
         raise InputError(f"images are {images.dtype} {shape}; pass them as torch.uint8 [N, 3, H, W].")
-
-
-def _unit_range(images: Tensor) -> Tensor:
-    return images.float().div_(255)
 
 
 def _batch(images: Tensor, indices: Tensor | None) -> Tensor:

@@ -132,28 +132,12 @@ def _sim_kernel(
     if indices is not None:
         source = tl.load(indices + source)
 
-    # The crop: the first attempt that fits, in the twin's own float32 arithmetic.
-    attempt = tl.arange(0, 16)
-    made = attempt < ATTEMPTS
-    draws = uniforms + view * ATTEMPTS + attempt
-    quantity = count.to(tl.int64) * ATTEMPTS
-    share = AREA[0] + (AREA[1] - AREA[0]) * tl.load(draws, made, 0.0)
-    area = (IMAGE_SIZE[0] * IMAGE_SIZE[1]) * share
-    log_ratio = LOG_RATIO[0] + LOG_RATIO[1] * tl.load(draws + quantity, made, 0.0)
-    ratio = tl.exp(log_ratio.to(tl.float64)).to(tl.float32)  # the float32 one of the GPU is a rough one
-    heights = _rounded(tl.sqrt_rn(tl.div_rn(area, ratio)))
-    widths = _rounded(tl.sqrt_rn(area * ratio))
-    tops = tl.floor(tl.load(draws + 2 * quantity, made, 0.0) * (IMAGE_SIZE[0] - heights + 1))
-    lefts = tl.floor(tl.load(draws + 3 * quantity, made, 0.0) * (IMAGE_SIZE[1] - widths + 1))
-    fits = made & (heights >= 1) & (heights <= IMAGE_SIZE[0]) & (widths >= 1) & (widths <= IMAGE_SIZE[1])
-    first = tl.min(tl.where(fits, attempt, 16), axis=0)
-    top = _of_attempt(tops, attempt, first, CENTRAL_CROP[0])
-    left = _of_attempt(lefts, attempt, first, CENTRAL_CROP[1])
-    height = _of_attempt(heights, attempt, first, CENTRAL_CROP[2])
-    width = _of_attempt(widths, attempt, first, CENTRAL_CROP[3])
+    top, left, height, width = random_crop(
+        uniforms, view, count, IMAGE_SIZE, ATTEMPTS, AREA, LOG_RATIO, CENTRAL_CROP
+    )
 
     # The other quantities.
-    draw = uniforms + 4 * quantity + view
+    draw = uniforms + 4 * ATTEMPTS * count.to(tl.int64) + view
     flip = tl.load(draw) < FLIP
     jittered = tl.load(draw + count) < JITTER_PROBABILITY
     brightness = _between(tl.load(draw + 2 * count), LEAST[0], GREATEST[0], jittered, 1.0)
@@ -230,7 +214,40 @@ def _sim_kernel(
 
 
 @triton.jit
-def _rounded(values: tl.tensor) -> tl.tensor:
+def random_crop(
+    uniforms: tl.tensor,  # [4, count, ATTEMPTS]
+    view: tl.tensor,
+    count: tl.tensor,
+    IMAGE_SIZE: tl.constexpr,
+    ATTEMPTS: tl.constexpr,
+    AREA: tl.constexpr,
+    LOG_RATIO: tl.constexpr,
+    CENTRAL_CROP: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """Top, left, height and width: the first attempt that fits, in the twin's own float32 arithmetic."""
+    attempt = tl.arange(0, 16)
+    made = attempt < ATTEMPTS
+    draws = uniforms + view * ATTEMPTS + attempt
+    quantity = count.to(tl.int64) * ATTEMPTS
+    share = AREA[0] + (AREA[1] - AREA[0]) * tl.load(draws, made, 0.0)
+    area = (IMAGE_SIZE[0] * IMAGE_SIZE[1]) * share
+    log_ratio = LOG_RATIO[0] + LOG_RATIO[1] * tl.load(draws + quantity, made, 0.0)
+    ratio = tl.exp(log_ratio.to(tl.float64)).to(tl.float32)  # the float32 one of the GPU is a rough one
+    heights = rounded(tl.sqrt_rn(tl.div_rn(area, ratio)))
+    widths = rounded(tl.sqrt_rn(area * ratio))
+    tops = tl.floor(tl.load(draws + 2 * quantity, made, 0.0) * (IMAGE_SIZE[0] - heights + 1))
+    lefts = tl.floor(tl.load(draws + 3 * quantity, made, 0.0) * (IMAGE_SIZE[1] - widths + 1))
+    fits = made & (heights >= 1) & (heights <= IMAGE_SIZE[0]) & (widths >= 1) & (widths <= IMAGE_SIZE[1])
+    first = tl.min(tl.where(fits, attempt, 16), axis=0)
+    top = _of_attempt(tops, attempt, first, CENTRAL_CROP[0])
+    left = _of_attempt(lefts, attempt, first, CENTRAL_CROP[1])
+    height = _of_attempt(heights, attempt, first, CENTRAL_CROP[2])
+    width = _of_attempt(widths, attempt, first, CENTRAL_CROP[3])
+    return top, left, height, width
+
+
+@triton.jit
+def rounded(values: tl.tensor) -> tl.tensor:
     """To a whole number, halves to the even one: the sum with 1.5 * 2^23 has no bits for a fraction."""
     return (values + 12582912.0) - 12582912.0
 
