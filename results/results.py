@@ -1,6 +1,6 @@
 """RESULTS.md from the runs that are kept here, and small copies of runs to keep.
 
-    python results/results.py write               # RESULTS.md, from results/RESULTS.template.md
+    python results/results.py write               # RESULTS.md by its template, and cifar100.svg
     python results/results.py keep RUN NAME       # for example runs/cifar100-varcon cifar100/r50-varcon-seed0
 
 A kept run has its recipe, a row of metrics for every epoch and the scores of its findings; `code` in its
@@ -18,16 +18,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, StrictUndefined
 
 import varcon
+from varcon.reports.charts import Marks, rows_of_marks
 from varcon.reports.collect import Run, read_run
 from varcon.reports.groups import spread
+from varcon.reports.svg import Drawing
 from varcon.reproduce import gather, paper
 from varcon.reproduce.paper import MAIN, MAIN_DATA, TAU2_SCORES, Value
 
 HERE = Path(__file__).parent
 TEMPLATE, RESULT = HERE / "RESULTS.template.md", HERE.parent / "RESULTS.md"
+PICTURE = HERE / "cifar100.svg"
 
 # Title of a column, the finding, its score, and decimals.
 SCORES = {
@@ -41,6 +45,16 @@ SCORES = {
     "superclass of nearest": ("similarity", "nearest_in_superclass", 3),
 }
 EPSILON = "epsilon at the end"  # a column too, of the metrics
+
+# Rows of the picture: runs, and the paper's name for the method where it trains the same encoder.
+PICTURED = {
+    "VarCon, ResNet-50": ("cifar100/r50-varcon", "VarCon"),
+    "SupCon, ResNet-50": ("cifar100/r50-supcon", "SupCon"),
+    "cross-entropy, ResNet-50": ("cifar100/r50-ce-sim", "Cross-entropy"),
+    "VarCon, ResNet-18": ("cifar100/r18-varcon", ""),
+    "SupCon, ResNet-18": ("cifar100/r18-supcon", ""),
+    "cross-entropy, ResNet-18": ("cifar100/r18-ce", ""),
+}
 
 
 def kept(pattern: str) -> list[Run]:
@@ -167,6 +181,22 @@ def written() -> str:
     return template.render(**tools) + "\n"
 
 
+def pictured() -> str:
+    """CIFAR-100's test accuracy by the linear probe and by nearest neighbours, beside the paper's."""
+    rows = {label: row for label, row in PICTURED.items() if has(row[0])}
+    marks = []
+    for style, title in enumerate(["linear, last", "kNN"]):
+        finding, score, _ = SCORES[title]
+        found = [spread([run.score(finding, score) for run in kept(pattern)]) for pattern, _ in rows.values()]
+        values = np.array([np.nan if one is None else one.mean for one in found])
+        deviations = np.array([np.nan if one is None else one.deviation or 0.0 for one in found])
+        label = {"linear, last": "linear probe, last epoch", "kNN": "nearest neighbours"}[title]
+        marks.append(Marks(f"here: {label}", style, values, deviations))
+    theirs = np.array([published(method) if method else np.nan for _, method in rows.values()])
+    marks.append(Marks("the paper", 3, theirs, np.zeros(len(theirs))))
+    return Drawing("", "", rows_of_marks([*rows], marks, "top-1 accuracy on CIFAR-100, %")).standalone()
+
+
 def keep(run: Path, name: str) -> None:
     """In place of a run that is kept under this name already."""
     target = HERE / f"{name}.unfinished"
@@ -209,6 +239,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["write"]:
             RESULT.write_text(written(), encoding="utf-8")
+            PICTURE.write_text(pictured(), encoding="utf-8")
         case ["keep", run, name]:
             keep(Path(run), name)
         case _:

@@ -33,6 +33,14 @@ def test_the_page_is_written_from_the_runs(results):
     assert results.written() == (ROOT / "RESULTS.md").read_text(encoding="utf-8")
 
 
+def test_the_picture_is_drawn_from_the_runs(results):
+    assert results.pictured() == results.PICTURE.read_text(encoding="utf-8")
+    assert f"({results.PICTURE.relative_to(ROOT)})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    for pattern, method in results.PICTURED.values():
+        assert results.has(pattern) or method  # one that is not trained yet has the paper's to wait for
+        assert not method or 70 < results.published(method) < 80
+
+
 def test_every_kept_run_stands_on_the_page():
     """A row is lost without a word where two labels of a table are the same."""
     text = (ROOT / "RESULTS.md").read_text(encoding="utf-8")
