@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,7 +29,8 @@ def compiled_together() -> Iterator[None]:
         yield
     finally:
         knobs.jit_cache_hook = before
-    with ThreadPoolExecutor() as cores:  # most of a compilation is done without Python's lock
+    # Half of a compilation is done without Python's lock; more threads than cores would only fight for it.
+    with ThreadPoolExecutor(os.cpu_count()) as cores:
         for _ in cores.map(make_ready, met.values(), met):
             pass
 
