@@ -1,6 +1,9 @@
 """A step captured as a CUDA graph does what the same step does kernel by kernel."""
 
 import copy
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,3 +141,55 @@ def test_a_captured_step_is_the_same_step(name, repeatable):
     assert torch.equal(plain.generator.get_state(), other.generator.get_state())
     state = other.method.state_dict()
     assert all(torch.equal(value, state[key]) for key, value in plain.method.state_dict().items())
+
+
+REHEARSED = """
+from dataclasses import replace
+import sys
+import torch, triton
+sys.path[:0] = [HERE, HERE + "/.."]
+import test_step as t
+from varcon.engine.step import as_called
+
+recipe = t.load_recipe(t.RECIPES / "varcon.toml")
+recipe = replace(recipe, encoder=replace(recipe.encoder, name="resnet50"))
+recipe = replace(recipe, train=replace(recipe.train, precision="bf16"))
+data, device = t.load(recipe.data), torch.device("cuda")
+torch.use_deterministic_algorithms(True)
+compiled = []
+triton.knobs.runtime.jit_post_compile_hook = lambda fn, **_: compiled.append(fn.name)
+rehearse, after = t.Step.rehearse, []
+
+def noting(step, indices):
+    rehearse(step, indices)
+    assert not compiled  # that comes next, for all of them
+
+t.Step.rehearse = noting
+step, plain = t.build_step(recipe, data, device), t.build_step(recipe, data, device)
+for one in (step, plain):
+    one.model = as_called(one.method, recipe.train, device)
+graphed = t.GraphedStep(step)
+call = t.Step.__call__
+
+def counting(step, indices):
+    after.append(len(compiled))
+    call(step, indices)
+
+t.Step.__call__ = counting
+got = t.take_steps(step, graphed, 6)
+assert after[0] > 20 and len(compiled) == after[0], (after, len(compiled))
+expected = t.take_steps(plain, plain, 6)
+assert [row | {"images_per_second": 0} for row in got] == [row | {"images_per_second": 0} for row in expected]
+state = step.method.state_dict()
+assert all(torch.equal(value, state[key]) for key, value in plain.method.state_dict().items())
+"""
+
+
+@pytest.mark.gpu
+def test_kernels_are_compiled_before_the_first_step_and_it_is_the_same_step(tmp_path):
+    """In a process that has compiled nothing yet, with nothing on disk."""
+    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    surroundings |= {"TRITON_CACHE_DIR": str(tmp_path), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    script = f"HERE = {str(Path(__file__).parent)!r}\n{REHEARSED}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=surroundings)
+    assert done.returncode == 0, done.stderr

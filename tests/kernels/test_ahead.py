@@ -7,12 +7,14 @@ import sys
 import pytest
 
 GPU = """
+import threading
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from varcon.kernels.ahead import compiled_together
 from varcon.kernels.batch_norm import _moments_kernel, _parameter_gradients_kernel
 
-launched, built = [], []
+launched, built, loaded_on = [], [], []
+here = threading.local()
 
 class Launcher:
     def __init__(self, source, metadata):
@@ -24,6 +26,7 @@ class Launcher:
 
 class Utils:
     def load_binary(self, name, kernel, shared, device):
+        loaded_on.append(device)
         return object(), 0, 0, 0, 1024
 
     def get_device_properties(self, device):
@@ -39,7 +42,10 @@ class Driver:
         return GPUTarget("cuda", 90, 32)
 
     def get_current_device(self):
-        return 0
+        return getattr(here, "device", 0)
+
+    def set_current_device(self, device):
+        here.device = device
 
     def get_current_stream(self, device):
         return 0
@@ -57,6 +63,7 @@ def gradients():
 """
 
 TOGETHER = """
+here.device = 1  # not where a thread begins
 moments(8)
 assert launched == compiled == built == ["_moments_kernel"]
 with compiled_together():
@@ -74,6 +81,7 @@ assert launched[4:] == new
 assert len(compiled) == len(built) == 3
 moments(32)  # compiled as it is met, as ever
 assert len(compiled) == len(launched) - 3 == 4
+assert loaded_on == [1] * 4
 """
 
 FAILING = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,10 +107,7 @@ class GraphedStep:
         if self.graph is None and self.warm < WARM_UP:
             with aside():
                 if self.warm == 0 and HAS_TRITON and not self.step.recipe.train.compile:
-                    from varcon.kernels.ahead import compiled_together
-
-                    with compiled_together():
-                        self.step.rehearse(self.indices)
+                    self._compile()
                 self.step(self.indices)
             self.warm += 1
             return
@@ -120,6 +117,14 @@ class GraphedStep:
             with torch.cuda.graph(self.graph):  # records and executes nothing
                 self.step(self.indices)
         self.graph.replay()
+
+    def _compile(self) -> None:
+        """The step's kernels, all at once. A step can do without: where the method has no copy, or the copy
+        no room, they are compiled as they are met."""
+        from varcon.kernels.ahead import compiled_together
+
+        with suppress(RuntimeError), compiled_together():
+            self.step.rehearse(self.indices)
 
 
 @contextmanager

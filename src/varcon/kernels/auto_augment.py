@@ -9,6 +9,7 @@ which go through shared memory.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -57,14 +58,14 @@ def operated_views(
     views = torch.empty(
         (count, *images.shape[1:]), dtype=to.dtype, device=images.device, memory_format=torch.channels_last
     )
-    rows = table(settings)
+    rows = table(settings.policy, settings.auto, settings.rand_magnitude)
     constants = compiled_in((images.shape[2], images.shape[3]), settings, to)
     _auto_kernel[(count,)](
         views,
         images,
         None if indices is None else indices.contiguous(),
         uniforms,
-        ops.constant([value for row in rows for value in row], images.device),
+        ops.constant(rows, images.device),
         len(images) if indices is None else len(indices),
         count,
         *images.stride(),
@@ -76,21 +77,22 @@ def operated_views(
     return views
 
 
-def table(settings: AugmentSettings) -> list[list[float]]:
-    """What may be drawn: an operation, its probability, and its strength one way and the other. Of "auto" two
-    rows are a sub-policy."""
-    if settings.policy == "auto":
-        pairs = auto.POLICIES[settings.auto]
-        odds = [(name, odds, level / auto.LEVELS) for pair in pairs for name, odds, level in pair]
+@lru_cache(maxsize=8)
+def table(policy: str, name: str, magnitude: float) -> tuple[float, ...]:
+    """What may be drawn, by rows: an operation, its probability, and its strength one way and the other. Of
+    "auto" two rows are a sub-policy."""
+    if policy == "auto":
+        odds = [(one, odds, level / auto.LEVELS) for pair in auto.POLICIES[name] for one, odds, level in pair]
     else:
-        odds = [(name, 1.0, settings.rand_magnitude) for name in auto.RAND_OPERATIONS]
-    operations = torch.tensor([auto.OPERATIONS.index(name) for name, _, _ in odds])
+        odds = [(one, 1.0, magnitude) for one in auto.RAND_OPERATIONS]
+    operations = torch.tensor([auto.OPERATIONS.index(one) for one, _, _ in odds])
     magnitudes = torch.tensor([magnitude for _, _, magnitude in odds])
     one_way, other_way = (
         auto.strengths(operations, magnitudes, torch.full_like(magnitudes, side)).tolist() for side in (0, 1)
     )
     chances = [chance for _, chance, _ in odds]
-    return [list(row) for row in zip(operations.tolist(), chances, one_way, other_way, strict=True)]
+    rows = zip(operations.tolist(), chances, one_way, other_way, strict=True)
+    return tuple(float(value) for row in rows for value in row)
 
 
 def compiled_in(size: tuple[int, int], settings: AugmentSettings, to: Normalisation) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def _auto_kernel(
     view = tl.program_id(0).to(tl.int64)  # offsets into a large data set pass 2^31
     source = view % batch
     if indices is not None:
-        source = tl.load(indices + source)
+        source = tl.load(indices + source).to(tl.int64)
     draw = uniforms + view
     choice = draw + OPERATIONS_AT * count.to(tl.int64)
     if AREA[0] == 1.0 and AREA[1] == 1.0:

@@ -130,7 +130,7 @@ def _sim_kernel(
     view = tl.program_id(0).to(tl.int64)  # offsets into a large data set pass 2^31
     source = view % batch
     if indices is not None:
-        source = tl.load(indices + source)
+        source = tl.load(indices + source).to(tl.int64)
 
     top, left, height, width = random_crop(
         uniforms, view, count, IMAGE_SIZE, ATTEMPTS, AREA, LOG_RATIO, CENTRAL_CROP
