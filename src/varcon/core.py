@@ -96,7 +96,7 @@ class Method(nn.Module):
     most_views: ClassVar[int | None] = None  # None: as many as there are
     takes_small_views: ClassVar[bool] = False  # those of augment.small_views
     encoder: Encoder  # what survives training
-    classifier: nn.Linear | None  # on the encoder's features, of a method that trains one
+    classifier: nn.Module | None  # on the encoder's features, of a method that trains one
     phase: Hashable = None  # before_step changes it where forward is to take another path from then on
 
     def __init__(self, encoder: Encoder, settings: Any, num_classes: int) -> None:

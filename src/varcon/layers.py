@@ -37,6 +37,21 @@ class NormedHead(nn.Sequential):
         super().__init__(*layers, nn.Linear(widths[-1], dimensions))
 
 
+class CosineClassifier(nn.Module):
+    """By cosines with a vector for each class, [C, d], which a loss may be what trains."""
+
+    temperature: Tensor  # which divides the cosines; kept with the weights
+
+    def __init__(self, weight: nn.Parameter, temperature: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self.out_features, self.in_features = weight.shape
+        self.register_buffer("temperature", torch.tensor(temperature))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return unit(features) @ unit(self.weight).T / self.temperature
+
+
 class Teacher(nn.Module):
     """A copy of a network that follows it as a moving average and has no gradient.
 

@@ -28,7 +28,7 @@ from varcon.core import (
 from varcon.data import DataSettings, load
 from varcon.encoders.pretrained import refuse_absent, start_from
 from varcon.engine.check import check
-from varcon.engine.checkpoint import load_weights, save_weights, snapshot_path
+from varcon.engine.checkpoint import load_weights, read_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, fit
 from varcon.evaluations import FOR_IMAGES, FURTHER, STANDARD, EvaluateSettings, FurtherSettings
 from varcon.evaluations.calibration import ClassifierCalibration
@@ -39,6 +39,7 @@ from varcon.evaluations.rank import Rank
 from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
 from varcon.files import write_json
+from varcon.layers import CosineClassifier
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe
 from varcon.run_folder import (
@@ -155,8 +156,7 @@ def evaluate(
         "rank": (Rank(), frozen),
     }
     if (folder / "classifier.safetensors").exists():
-        layer: nn.Linear = nn.utils.skip_init(nn.Linear, encoder.features, len(data.classes))
-        load_weights(folder / "classifier.safetensors", layer)
+        layer = load_classifier(folder / "classifier.safetensors", encoder.features, len(data.classes))
         layer = layer.to(where)
         tasks["classifier"] = (OwnClassifier(layer), frozen)
         tasks["classifier-calibration"] = (ClassifierCalibration(layer, further.calibration), frozen)
@@ -234,6 +234,14 @@ def load_encoder(recipe: Recipe[Any], weights: Path, data: Data) -> Encoder:
         encoder = recipe.encoder.build(data.train.images.shape[1:])
     load_weights(weights, encoder)
     return encoder
+
+
+def load_classifier(weights: Path, features: int, classes: int) -> nn.Linear | CosineClassifier:
+    layer: nn.Linear | CosineClassifier = nn.utils.skip_init(nn.Linear, features, classes)
+    if "temperature" in read_weights(weights):
+        layer = CosineClassifier(nn.Parameter(torch.empty(classes, features)), 1.0)
+    load_weights(weights, layer)
+    return layer
 
 
 def open_snapshot(

@@ -1,10 +1,15 @@
+from dataclasses import replace
+
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
-from varcon import VarConLoss
+from varcon import Recipe, VarConLoss, run
 from varcon.core import Batch
 from varcon.encoders import EncoderSettings
 from varcon.methods.varcon import VarCon, VarConSettings
+from varcon.recipe import TrainSettings
 
 
 def test_it_is_the_loss_of_the_projections_of_all_views(generator):
@@ -30,6 +35,42 @@ def test_without_a_head_the_features_themselves_are_compared(generator):
     assert method.loss.learned.shape == (5, method.encoder.features)
     assert method.loss.learned.grad.abs().sum(1).min() > 0  # of the absent classes too
     assert method.eval().head(views[0]) is views[0]
+
+
+def test_learned_references_of_features_are_its_classifier(generator):
+    """By p itself: the posterior that the loss goes by."""
+    settings = VarConSettings(head="none", references="learned", classes="all", temperature=0.2)
+    method = VarCon(EncoderSettings().build(), settings, num_classes=5)
+    assert method.classifier.weight is method.loss.learned
+    assert [name for name, _ in method.named_parameters() if "learned" in name or "classifier" in name] == [
+        "loss.learned"  # once for the optimizer
+    ]
+    features, labels = torch.randn(7, method.encoder.features, generator=generator), torch.arange(7) % 5
+    posterior = method.classifier(features).softmax(1)[torch.arange(7), labels]
+    torch.testing.assert_close(posterior, method.loss.explain(features, labels).confidence)
+    for other in (
+        {"classifier_weight": 1.0},
+        {"head": "plain"},
+        {"references": "ema"},
+    ):
+        method = VarCon(EncoderSettings().build(), replace(settings, **other), num_classes=5)
+        assert isinstance(method.classifier, nn.Linear) == ("classifier_weight" in other)
+        assert (method.classifier is None) == ("classifier_weight" not in other)
+
+
+def test_its_references_are_judged_as_its_own_classifier(tmp_path):
+    method = VarConSettings(head="none", references="learned", classes="all")
+    train = TrainSettings(epochs=8, batch_size=128, device="cpu", warmup_epochs=0, learning_rate=0.1)
+    for average in (0.0, 0.9):
+        folder = tmp_path / str(average)
+        run.train(Recipe(method=method, train=replace(train, average=average)), folder)
+        found = run.evaluate(folder, only=("knn", "classifier", "calibration"))
+        assert found["classifier"].scores["top1"] > 85
+        assert abs(found["classifier"].scores["top1"] - found["knn"].scores["top1"]) < 8
+        assert 0 < found["classifier-calibration"].scores["ece"] < 20
+    last, mean = (load_file(tmp_path / name / "classifier.safetensors") for name in ("0.0", "0.9"))
+    assert last["temperature"] == mean["temperature"] == torch.tensor(0.1)
+    assert not torch.equal(last["weight"], mean["weight"])
 
 
 def test_epsilon_is_clamped_after_the_step():

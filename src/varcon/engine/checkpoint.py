@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 from varcon.core import InputError, RunError
 from varcon.files import replacing
@@ -69,8 +69,13 @@ def _unwritable(path: Path, reason: str) -> str:
 
 def load_weights(path: Path, module: nn.Module) -> None:
     try:
-        module.load_state_dict(load_file(path), assign=True)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} cannot be read as weights ({error}); train the run again") from None
+        module.load_state_dict(read_weights(path), assign=True)
     except RuntimeError:
         raise InputError(f"the weights in {path} do not fit its recipe") from None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} cannot be read as weights ({error}); train the run again") from None

@@ -18,6 +18,7 @@ from varcon.data.subset import halves, hold_out
 from varcon.evaluations.centroid import complete_centroids
 from varcon.evaluations.discriminant import fit_discriminant
 from varcon.evaluations.frozen import FrozenEncoder, checked_features, row_blocks
+from varcon.layers import CosineClassifier
 from varcon.limits import above_zero, at_least, declared, seed, within_one
 
 TEMPERATURES = (1e-3, 10.0)  # between which one is fitted
@@ -96,7 +97,7 @@ class ClassifierCalibration:
     No temperature is fitted to it: it has learned from every training image, and none could be held out.
     """
 
-    def __init__(self, layer: nn.Linear, settings: Calibration) -> None:
+    def __init__(self, layer: nn.Linear | CosineClassifier, settings: Calibration) -> None:
         self.layer, self.settings = layer, settings
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:

@@ -8,10 +8,11 @@ from torch import nn
 from varcon.core import Data, Findings
 from varcon.evaluations.accuracy import top_accuracy
 from varcon.evaluations.frozen import FrozenEncoder
+from varcon.layers import CosineClassifier
 
 
 class OwnClassifier:
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear | CosineClassifier) -> None:
         self.layer = layer
 
     @torch.no_grad()

@@ -11,7 +11,7 @@ from torch import nn
 
 from varcon.core import Batch, Encoder, Method, StepOutput
 from varcon.criterion import EPSILON, EPSILON_RANGE, TEMPERATURE, Classes, References, VarConLoss
-from varcon.layers import NormedHead, ProjectionHead
+from varcon.layers import CosineClassifier, NormedHead, ProjectionHead
 from varcon.limits import above_zero, at_least, below_one, declared, not_negative
 
 Head = Literal["plain", "normed", "none"]
@@ -55,8 +55,6 @@ class VarCon(Method):
             self.head = ProjectionHead(features, dimensions)
         elif settings.head == "normed":
             self.head = NormedHead(features, (features,), dimensions)
-        if settings.classifier_weight:
-            self.classifier = nn.Linear(features, num_classes)
         self.loss = VarConLoss(
             num_classes,
             settings.temperature,
@@ -68,6 +66,10 @@ class VarCon(Method):
             reference_momentum=settings.reference_momentum,
             dimensions=dimensions,
         )
+        if settings.classifier_weight:
+            self.classifier = nn.Linear(features, num_classes)
+        elif settings.head == "none" and settings.references == "learned":
+            self.classifier = CosineClassifier(self.loss.learned, settings.temperature)
 
     def forward(self, batch: Batch) -> StepOutput:
         features, labels = self.encoder(torch.cat(batch.views)), batch.labels.repeat(len(batch.views))
@@ -75,7 +77,7 @@ class VarCon(Method):
         means = {"kl": terms.kl, "nll": terms.nll, "confidence": terms.confidence, "tau2": terms.tau2}
         metrics = {name: values.mean() for name, values in means.items()}
         metrics["epsilon"] = self.loss.epsilon.detach().clone()
-        if self.classifier is not None:
+        if self.classifier is not None and self.settings.classifier_weight:
             cross_entropy = F.cross_entropy(self.classifier(features).float(), labels)
             loss = loss + self.settings.classifier_weight * cross_entropy
             metrics["cross_entropy"] = cross_entropy.detach()
