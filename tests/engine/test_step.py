@@ -1,14 +1,12 @@
 """A step captured as a CUDA graph does what the same step does kernel by kernel."""
 
 import copy
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from references.kernels import run_with_compiler
 
 from varcon.core import Progress
 from varcon.data import load
@@ -187,9 +185,6 @@ assert all(torch.equal(value, state[key]) for key, value in plain.method.state_d
 
 @pytest.mark.gpu
 def test_kernels_are_compiled_before_the_first_step_and_it_is_the_same_step(tmp_path):
-    """In a process that has compiled nothing yet, with nothing on disk."""
-    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    surroundings |= {"TRITON_CACHE_DIR": str(tmp_path), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    """In a process that has compiled nothing yet."""
     script = f"HERE = {str(Path(__file__).parent)!r}\n{REHEARSED}"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=surroundings)
-    assert done.returncode == 0, done.stderr
+    run_with_compiler(script, tmp_path, CUBLAS_WORKSPACE_CONFIG=":4096:8")

@@ -1,10 +1,7 @@
 """Kernels compiled together for a GPU that is not there: Triton is given a driver that notes launches."""
 
-import os
-import subprocess
-import sys
-
 import pytest
+from references.kernels import run_with_compiler
 
 GPU = """
 import threading
@@ -107,12 +104,4 @@ assert triton.knobs.runtime.jit_cache_hook is None
 
 @pytest.mark.parametrize(("script", "said"), [(TOGETHER, ""), (FAILING, "no memory\n'the pass itself'\n")])
 def test_compiled_together(script, said, tmp_path):
-    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", GPU + script],
-        capture_output=True,
-        text=True,
-        env=surroundings | {"TRITON_CACHE_DIR": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == said
+    assert run_with_compiler(GPU + script, tmp_path) == said

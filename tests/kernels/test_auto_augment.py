@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
+from references.kernels import pictures, run_with_compiler, seeded
 
 from varcon.augment import AugmentSettings, auto, draw_views
 from varcon.augment.operated import draws, operated_views, parts_of
@@ -22,18 +20,6 @@ LEVELS = Normalisation((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255))  # views as
 AUTO = AugmentSettings(policy="auto", crop_area=(1.0, 1.0))
 RAND = AugmentSettings(policy="rand", crop_area=(1.0, 1.0), rand_magnitude=0.5)
 MOVES = [auto.OPERATIONS.index(name) for name in auto.GEOMETRY]
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def pictures(n: int, height: int, width: int) -> torch.Tensor:
-    """Smooth colours with some noise on them."""
-    coarse = torch.rand(n, 3, 4, 4, generator=seeded(1))
-    smooth = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic", align_corners=False)
-    noise = 0.1 * torch.randn(n, 3, height, width, generator=seeded(2))
-    return (255 * (smooth + noise)).clamp(0, 255).byte().to(DEVICE)
 
 
 def uniforms(views: int, settings: AugmentSettings, seed: int = 3) -> torch.Tensor:
@@ -183,14 +169,7 @@ for options in ({"policy": "auto", "crop_area": (1.0, 1.0)}, {"policy": "rand", 
 
 def test_compiles_for_a_gpu_where_there_is_none(tmp_path):
     """The interpreter takes what the compiler refuses."""
-    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED],
-        capture_output=True,
-        text=True,
-        env=surroundings | {"TRITON_CACHE_DIR": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr
+    run_with_compiler(COMPILED, tmp_path)
 
 
 # On the device itself

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from references.kernels import pictures, run_with_compiler, seeded
 
 from varcon.augment import AugmentSettings, draw_views
 from varcon.augment.ops import Normalisation
@@ -20,18 +17,6 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MEAN, STD = (0.49, 0.48, 0.45), (0.20, 0.21, 0.22)
 TO = Normalisation(MEAN, STD)
 TOLERANCE = 5e-5  # of normalised values: 1e-5 of the range 0 to 1
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def pictures(n: int, height: int, width: int) -> torch.Tensor:
-    """Smooth colours with some noise on them."""
-    coarse = torch.rand(n, 3, 4, 4, generator=seeded(1))
-    smooth = torch.nn.functional.interpolate(coarse, (height, width), mode="bicubic", align_corners=False)
-    noise = 0.1 * torch.randn(n, 3, height, width, generator=seeded(2))
-    return (255 * (smooth + noise)).clamp(0, 255).byte().to(DEVICE)
 
 
 def uniforms(views: int, settings: AugmentSettings, seed: int = 3) -> torch.Tensor:
@@ -142,14 +127,7 @@ triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fus
 
 def test_compiles_for_a_gpu_where_there_is_none(tmp_path):
     """The interpreter takes what the compiler refuses."""
-    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", COMPILED],
-        capture_output=True,
-        text=True,
-        env=surroundings | {"TRITON_CACHE_DIR": str(tmp_path)},
-    )
-    assert done.returncode == 0, done.stderr
+    run_with_compiler(COMPILED, tmp_path)
 
 
 # On the device itself

@@ -1,0 +1,37 @@
+"""What tests of kernels share: pictures to change, and Triton's compiler in place of its interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(n: int, height: int, width: int) -> torch.Tensor:
+    """Smooth colours with some noise on them, on the GPU where there is one."""
+    coarse = torch.rand(n, 3, 4, 4, generator=seeded(1))
+    smooth = F.interpolate(coarse, (height, width), mode="bicubic", align_corners=False)
+    noise = 0.1 * torch.randn(n, 3, height, width, generator=seeded(2))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return (255 * (smooth + noise)).clamp(0, 255).byte().to(device)
+
+
+def run_with_compiler(script: str, cache: Path, **variables: str) -> str:
+    """What a script prints whose kernels Triton compiles, with nothing compiled yet."""
+    surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=surroundings | {"TRITON_CACHE_DIR": str(cache)} | variables,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
