@@ -12,6 +12,7 @@ from varcon.core import InputError
 from varcon.distributed import sum_over_processes, union_over_processes, world_size
 from varcon.kernels import loss_kernel_serves
 from varcon.limits import above_zero, at_least, below_one, checked
+from varcon.losses.precision import products
 from varcon.losses.varcon import (
     Terms,
     class_sums,
@@ -225,7 +226,7 @@ class VarConLoss(nn.Module):
         sums, counts = together[:, :-1], together[:, -1]
         references, present = F.normalize(sums, dim=1), counts > 0
         if self.references == "learned":
-            scores = z @ F.normalize(self.learned.to(z.dtype), dim=1).T / self.temperature
+            scores = products(z, F.normalize(self.learned.to(z.dtype), dim=1)) / self.temperature
             present = present | (self.classes == "all")
             losses, terms = varcon_loss_by_scores(
                 scores, inside, present, self.epsilon.to(z.dtype), self.temperature

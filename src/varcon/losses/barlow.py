@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from varcon.losses.precision import full_precision
+from varcon.losses.precision import full_precision, products
 
 
 @full_precision
@@ -18,7 +18,7 @@ def barlow(a: Tensor, b: Tensor, redundancy: float) -> tuple[Tensor, dict[str, T
     uncorrelated with all others, not NaN.
     """
     standard_a, standard_b = (F.batch_norm(z, None, None, training=True) for z in (a, b))
-    correlation = standard_a.T @ standard_b / len(a)  # [d, d]
+    correlation = products(standard_a.T, standard_b.T) / len(a)  # [d, d]
     on_diagonal = (correlation.diagonal() - 1).square().sum()
     diagonal = torch.eye(len(correlation), dtype=torch.bool, device=a.device)
     off_diagonal = correlation.masked_fill(diagonal, 0).square().sum()

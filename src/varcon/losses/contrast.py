@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from varcon.losses.precision import full_precision
+from varcon.losses.precision import full_precision, products
 
 
 @full_precision
@@ -22,7 +22,7 @@ def nt_xent(
     `itself` [N] says where an anchor lies in `contrast` and `positive` [N] where its other view does.
     The gradient reaches both `anchors` and `contrast`.
     """
-    scores = anchors @ contrast.T / temperature  # [N, M]
+    scores = products(anchors, contrast) / temperature  # [N, M]
     others = scores.scatter(1, itself[:, None], -torch.inf)
     return F.cross_entropy(others, positive, reduction="none")
 
@@ -36,6 +36,6 @@ def info_nce(queries: Tensor, keys: Tensor, queue: Tensor, usable: Tensor, tempe
     """
     # Zeroed as well as left out: a weight of 0 does not silence a NaN on the way back.
     negatives = queue.detach().masked_fill(~usable[:, None], 0)
-    against = (queries @ negatives.T).masked_fill(~usable, -torch.inf)  # [N, K]
+    against = products(queries, negatives).masked_fill(~usable, -torch.inf)  # [N, K]
     scores = torch.cat([(queries * keys.detach()).sum(1, keepdim=True), against], dim=1) / temperature
     return -scores.log_softmax(1)[:, 0]

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from varcon.losses.precision import full_precision
+from varcon.losses.precision import full_precision, products
 from varcon.losses.supcon import all_but, masked_logsumexp
 
 
@@ -35,7 +35,7 @@ def paco(
     over those of its class among them. Without such, the centre's term alone remains. PaCo's queries are
     one view, GPaCo's both.
     """
-    scores = queries @ contrast.T / temperature  # [N, M]
+    scores = products(queries, contrast) / temperature  # [N, M]
     others = all_but(itself, len(contrast)) & usable
     positives = (labels[:, None] == contrast_labels) & others
     count = positives.sum(1)

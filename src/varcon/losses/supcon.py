@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from varcon.core import InputError
-from varcon.losses.precision import full_precision
+from varcon.losses.precision import full_precision, products
 
 Form = Literal["out", "in"]
 
@@ -32,7 +32,7 @@ def supcon(
     """
     if form not in get_args(Form):
         raise InputError(f"form is {form!r}; choose one of {', '.join(get_args(Form))}")
-    scores = anchors @ contrast.T / temperature  # [N, M]
+    scores = products(anchors, contrast) / temperature  # [N, M]
     others = all_but(itself, len(contrast))
     positives = (labels[:, None] == contrast_labels) & others
     count = positives.sum(1)

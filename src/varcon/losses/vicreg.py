@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from varcon.losses.precision import full_precision
+from varcon.losses.precision import full_precision, products
 
 
 @full_precision
@@ -36,6 +36,6 @@ def _too_still(z: Tensor) -> Tensor:
 def _covariance(z: Tensor) -> Tensor:
     samples, dimensions = z.shape
     centred = z - z.mean(0)
-    matrix = centred.T @ centred / (samples - 1)  # [d, d]
+    matrix = products(centred.T, centred.T) / (samples - 1)  # [d, d]
     diagonal = torch.eye(dimensions, dtype=torch.bool, device=z.device)
     return matrix.masked_fill(diagonal, 0).square().sum() / dimensions

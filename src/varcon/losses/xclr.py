@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from varcon.losses.precision import full_precision
+from varcon.losses.precision import full_precision, products
 from varcon.losses.supcon import all_but
 
 
@@ -26,7 +26,7 @@ def xclr(
     `itself` [N] is each anchor's position in `contrast`, left out of both, or -1 if it is not there.
     An anchor with nothing else to contrast costs 0.
     """
-    scores = anchors @ contrast.T / temperature  # [N, M]
+    scores = products(anchors, contrast) / temperature  # [N, M]
     wanted = similarity.to(scores.dtype)[labels][:, contrast_labels] / similarity_temperature
     own = ~all_but(itself, len(contrast))
     floor = torch.finfo(scores.dtype).min  # finite: a target of 0 times it is 0
