@@ -49,7 +49,9 @@ EPSILON = "epsilon at the end"  # a column too, of the metrics
 # Rows of the picture: runs, and the paper's name for the method where it trains the same encoder.
 PICTURED = {
     "VarCon, ResNet-50": ("cifar100/r50-varcon", "VarCon"),
+    "VarCon, auto, ResNet-50": ("cifar100/r50-varcon-auto", "VarCon"),
     "SupCon, ResNet-50": ("cifar100/r50-supcon", "SupCon"),
+    "SupCon, auto, ResNet-50": ("cifar100/r50-supcon-auto", "SupCon"),
     "cross-entropy, ResNet-50": ("cifar100/r50-ce-sim", "Cross-entropy"),
     "VarCon, ResNet-18": ("cifar100/r18-varcon", ""),
     "SupCon, ResNet-18": ("cifar100/r18-supcon", ""),
