@@ -54,8 +54,8 @@ class VarConLoss(nn.Module):
     looking would stall the device, they make the loss NaN.
 
     On a GPU with Triton the loss and its gradient are three kernels; elsewhere, and for learned references,
-    plain torch computes the same.
-    There the class sums add up in any order, unless torch.use_deterministic_algorithms asks for one.
+    float64 or more than 512 dimensions, plain torch computes the same. On a GPU the class sums add up in any
+    order, unless torch.use_deterministic_algorithms asks for one.
     """
 
     bank: Tensor  # [num_classes, d] running class means; d is 0 until the first batch tells it
@@ -221,7 +221,9 @@ class VarConLoss(nn.Module):
         constant = z.detach()
         # A bad label's sample goes into a row of its own: it must not move a class's reference.
         rows = torch.where(inside == places, places, num_classes)
-        sums, counts = (part[:num_classes] for part in class_sums(constant, rows, num_classes + 1))
+        # Learned references need no sums: of embeddings without dimensions, none are made or exchanged.
+        summed = constant[:, :0] if self.references == "learned" else constant
+        sums, counts = (part[:num_classes] for part in class_sums(summed, rows, num_classes + 1))
         together = sum_over_processes(torch.cat([sums, counts[:, None]], dim=1))
         sums, counts = together[:, :-1], together[:, -1]
         references, present = F.normalize(sums, dim=1), counts > 0

@@ -38,7 +38,7 @@ class NormedHead(nn.Sequential):
 
 
 class CosineClassifier(nn.Module):
-    """By cosines with a vector for each class, [C, d], which a loss may be what trains."""
+    """By cosines with a vector for each class, [C, d], which may be a loss's own parameter."""
 
     temperature: Tensor  # which divides the cosines; kept with the weights
 

@@ -237,9 +237,11 @@ def load_encoder(recipe: Recipe[Any], weights: Path, data: Data) -> Encoder:
 
 
 def load_classifier(weights: Path, features: int, classes: int) -> nn.Linear | CosineClassifier:
-    layer: nn.Linear | CosineClassifier = nn.utils.skip_init(nn.Linear, features, classes)
+    layer: nn.Linear | CosineClassifier
     if "temperature" in read_weights(weights):
         layer = CosineClassifier(nn.Parameter(torch.empty(classes, features)), 1.0)
+    else:
+        layer = nn.utils.skip_init(nn.Linear, features, classes)
     load_weights(weights, layer)
     return layer
 

@@ -73,8 +73,8 @@ def by_pillow(image, name, strength, fill):
     coefficients = {
         "shear_x": (1, strength, 0, 0, 1, 0),
         "shear_y": (1, 0, 0, strength, 1, 0),
-        "translate_x": (1, 0, strength * width, 0, 1, 0),
-        "translate_y": (1, 0, 0, 0, 1, strength * height),
+        "translate_x": (1, 0, int(strength * width), 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, int(strength * height)),
     }[name]
     return image.transform(
         image.size, Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR, fillcolor=fill
@@ -106,6 +106,17 @@ def test_two_operations_as_pillow_does_one_after_the_other(first, second):
         assert (filled | kept).mean() > 0.8  # the others, along the filling's edge, may be a mixture
         assert (ours[0, 0].numpy()[filled] == 128).all()
         assert np.abs(ours[0, 0].numpy().astype(int) - np.asarray(theirs))[kept].max() <= 4
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_an_image_moves_by_whole_pixels(sign):
+    """By 14.5 of 32 a pattern of single columns would be all grey."""
+    stripes = (255 * (torch.arange(32) % 2)).to(torch.uint8).expand(1, 3, 32, 32)
+    change = auto.affine(one("translate_x", sign * auto.STRONGEST["translate_x"]), (32, 32))
+    moved = auto.warp(stripes, whole(1, 32), torch.tensor([False]), change)
+    kept, filled = (slice(0, 18), slice(18, 32)) if sign > 0 else (slice(14, 32), slice(0, 14))
+    assert torch.equal(moved[..., kept], stripes[..., kept])
+    assert (moved[..., filled] == 128).all()
 
 
 def test_opposite_translations_leave_what_they_cover_grey(generator):

@@ -1,6 +1,7 @@
 """A step captured as a CUDA graph does what the same step does kernel by kernel."""
 
 import copy
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -97,6 +98,14 @@ def test_a_rehearsal_leaves_no_trace(name):
     (rows, plain), (after, state) = taken
     assert rows == after
     assert all(torch.equal(value, state[key]) for key, value in plain.items())
+
+
+def test_a_method_that_cannot_be_copied_is_not_rehearsed(monkeypatch):
+    recipe = load_recipe(RECIPES / "varcon.toml")
+    step = build_step(recipe, load(recipe.data), torch.device("cpu"))
+    step.method.lock = threading.Lock()
+    monkeypatch.setattr(Step, "find_gradients", lambda one, indices: pytest.fail("rehearsed"))
+    GraphedStep(step)._compile()
 
 
 def test_a_rehearsal_goes_all_the_way_by_a_copy(monkeypatch):

@@ -81,6 +81,17 @@ assert len(compiled) == len(launched) - 3 == 4
 assert loaded_on == [1] * 4
 """
 
+ANOTHER_THREAD = """
+with compiled_together():
+    other = threading.Thread(target=moments, args=(8,))
+    other.start()
+    other.join()
+    assert launched == compiled == ["_moments_kernel"]
+    gradients()
+assert launched == ["_moments_kernel"]
+assert sorted(compiled) == ["_moments_kernel", "_parameter_gradients_kernel"]
+"""
+
 FAILING = """
 def raises(*arguments, **options):
     raise RuntimeError("no memory")
@@ -102,6 +113,8 @@ assert triton.knobs.runtime.jit_cache_hook is None
 """
 
 
-@pytest.mark.parametrize(("script", "said"), [(TOGETHER, ""), (FAILING, "no memory\n'the pass itself'\n")])
+@pytest.mark.parametrize(
+    ("script", "said"), [(TOGETHER, ""), (ANOTHER_THREAD, ""), (FAILING, "no memory\n'the pass itself'\n")]
+)
 def test_compiled_together(script, said, tmp_path):
     assert run_with_compiler(GPU + script, tmp_path) == said

@@ -157,7 +157,7 @@ from varcon.kernels import auto_augment
 
 kernel = auto_augment._auto_kernel
 to = Normalisation((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
-types = {"views": "*bf16", "images": "*u8", "indices": "*i64", "uniforms": "*fp32", "table": "*fp32"}
+types = {"views": "*bf16", "images": "*u8", "indices": "*i64", "uniforms": "*fp32", "choices": "*fp32"}
 for options in ({"policy": "auto", "crop_area": (1.0, 1.0)}, {"policy": "rand", "cutout": 8}):
     constants = auto_augment.compiled_in((24, 24), AugmentSettings(**options), to)
     signature = {name: types.get(name, "i32") for name in kernel.arg_names}

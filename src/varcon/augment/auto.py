@@ -3,10 +3,10 @@
 The geometric ones are composed with the crop and the mirror into one affine map, so that an image is
 resampled once; what leaves it on the way is grey in the end, although a later operation may bring its place
 back. The others change its tones afterwards, in their order. The authors' programs resample after each
-operation, and let tones come before geometry where a policy says so. What differs is the blur of repeated
-resampling and, of a tone that comes first, that here it meets the grey which fills what lies outside:
-the grey's level changes with the others, and equalize, autocontrast and contrast count it in the histogram
-and the mean that they go by.
+operation, most of them to the nearest pixel, and let tones come before geometry where a policy says so.
+What differs is that an image which is turned or sheared is smoother here and, of a tone that comes first,
+that it meets the grey which fills what lies outside: the grey's level changes with the others, and equalize,
+autocontrast and contrast count it in the histogram and the mean that they go by.
 """
 
 from __future__ import annotations
@@ -178,9 +178,9 @@ def _one_affine(operation: Tensor, strength: Tensor, height: int, width: int) ->
 
     angle = only("rotate")
     zero, one = torch.zeros_like(strength), torch.ones_like(strength)
-    # The published shear leaves the first row or column where it is, not the middle one.
-    right = only("translate_x") * width + only("shear_x") * (height / 2)
-    down = only("translate_y") * height + only("shear_y") * (width / 2)
+    # As published: an image moves by whole pixels, and a shear leaves its first row or column where it is.
+    right = (only("translate_x") * width).trunc() + only("shear_x") * (height / 2)
+    down = (only("translate_y") * height).trunc() + only("shear_y") * (width / 2)
     x = torch.stack([angle.cos(), -angle.sin() + only("shear_x"), right], -1)
     y = torch.stack([angle.sin() + only("shear_y"), angle.cos(), down], -1)
     return torch.stack([x, y, torch.stack([zero, zero, one], -1)], -2)

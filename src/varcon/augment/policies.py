@@ -1,4 +1,4 @@
-"""Augmentation policies: images or vectors in, normalised float32 views out, a fresh draw for each."""
+"""Augmentation policies: images or vectors in, normalised views out, a fresh draw for each."""
 
 from __future__ import annotations
 

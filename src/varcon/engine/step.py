@@ -58,6 +58,7 @@ class Step:
         self.record.note(indices, output.samples)
 
     def find_gradients(self, indices: Tensor) -> StepOutput:
+        """Changes nothing but the method, its gradients and the generator: `rehearse` counts on it."""
         data, precision = self.data, self.recipe.train.precision
         dtype = DTYPES[precision]
         views = draw_views(
@@ -123,7 +124,7 @@ class GraphedStep:
         no room, they are compiled as they are met."""
         from varcon.kernels.ahead import compiled_together
 
-        with suppress(RuntimeError), compiled_together():
+        with suppress(RuntimeError, TypeError), compiled_together():  # what cannot be copied is a TypeError
             self.step.rehearse(self.indices)
 
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 import triton
 from triton.runtime import driver
 
@@ -19,12 +20,15 @@ LOCK = threading.Lock()  # Triton has one hook for all threads
 def compiled_together() -> Iterator[None]:
     """Kernels that are new are not launched in here: they are noted, and compiled at the end.
 
-    So their results are left as memory was; this is for a pass that nobody reads the results of. It holds for
-    every thread: none may be at work on the device meanwhile.
+    So their results are left as memory was; this is for a pass that nobody reads the results of. What other
+    threads launch is launched.
     """
     met: dict[str, Any] = {}
+    this = threading.get_ident()
 
     def note(fn: Any, compile: dict[str, Any], **_: Any) -> bool:
+        if threading.get_ident() != this:
+            return False
         met[compile["specialization_data"]] = fn.jit_function
         return True  # for Triton: somebody else sees to it
 
@@ -32,7 +36,8 @@ def compiled_together() -> Iterator[None]:
         knobs = triton.knobs.runtime
         before, knobs.jit_cache_hook = knobs.jit_cache_hook, note
         try:
-            yield
+            with torch.autograd.set_multithreading_enabled(False):  # a backward pass launches from here too
+                yield
         finally:
             knobs.jit_cache_hook = before
         # A thread begins on the first GPU, whichever is this one's.

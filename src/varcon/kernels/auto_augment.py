@@ -58,14 +58,14 @@ def operated_views(
     views = torch.empty(
         (count, *images.shape[1:]), dtype=to.dtype, device=images.device, memory_format=torch.channels_last
     )
-    rows = table(settings.policy, settings.auto, settings.rand_magnitude)
+    choices = choices_of(settings.policy, settings.auto, settings.rand_magnitude)
     constants = compiled_in((images.shape[2], images.shape[3]), settings, to)
     _auto_kernel[(count,)](
         views,
         images,
         None if indices is None else indices.contiguous(),
         uniforms,
-        ops.constant(rows, images.device),
+        ops.constant(choices, images.device),
         len(images) if indices is None else len(indices),
         count,
         *images.stride(),
@@ -78,19 +78,20 @@ def operated_views(
 
 
 @lru_cache(maxsize=8)
-def table(policy: str, name: str, magnitude: float) -> tuple[float, ...]:
+def choices_of(policy: str, name: str, rand_magnitude: float) -> tuple[float, ...]:
     """What may be drawn, by rows: an operation, its probability, and its strength one way and the other. Of
     "auto" two rows are a sub-policy."""
     if policy == "auto":
-        odds = [(one, odds, level / auto.LEVELS) for pair in auto.POLICIES[name] for one, odds, level in pair]
+        described = [operation for pair in auto.POLICIES[name] for operation in pair]
+        names, chances, levels = zip(*described, strict=True)
+        magnitudes = torch.tensor(levels) / auto.LEVELS
     else:
-        odds = [(one, 1.0, magnitude) for one in auto.RAND_OPERATIONS]
-    operations = torch.tensor([auto.OPERATIONS.index(one) for one, _, _ in odds])
-    magnitudes = torch.tensor([magnitude for _, _, magnitude in odds])
+        names, chances = auto.RAND_OPERATIONS, (1.0,) * len(auto.RAND_OPERATIONS)
+        magnitudes = torch.full((len(names),), rand_magnitude)
+    operations = torch.tensor([auto.OPERATIONS.index(one) for one in names])
     one_way, other_way = (
         auto.strengths(operations, magnitudes, torch.full_like(magnitudes, side)).tolist() for side in (0, 1)
     )
-    chances = [chance for _, chance, _ in odds]
     rows = zip(operations.tolist(), chances, one_way, other_way, strict=True)
     return tuple(float(value) for row in rows for value in row)
 
@@ -127,7 +128,7 @@ def _auto_kernel(
     images: tl.tensor,  # [.., 3, *SIZE], uint8
     indices: tl.tensor,  # [batch], or None where the batch is all images
     uniforms: tl.tensor,  # [.., count]
-    table: tl.tensor,  # [CHOICES (* 2), 4]
+    choices: tl.tensor,  # [CHOICES (* 2), 4]
     batch: tl.tensor,
     count: tl.tensor,
     image_stride: tl.tensor,
@@ -177,14 +178,19 @@ def _auto_kernel(
     column = pixel % WIDTH
     x = column - (WIDTH - 1) / 2
     y = row - (HEIGHT - 1) / 2
-    inside = pixel >= 0
+    inside = pixel >= 0  # all of them, at first
     for back in tl.static_range(OPERATIONS):
-        operation, strength = _chosen(choice, table, count, OPERATIONS - 1 - back, OPERATIONS, PAIRS, CHOICES)
+        operation, strength = _chosen(
+            choice, choices, count, OPERATIONS - 1 - back, OPERATIONS, PAIRS, CHOICES
+        )
         angle = tl.where(operation == ROTATE, strength, 0.0)
         shear_x = tl.where(operation == SHEAR_X, strength, 0.0)
         shear_y = tl.where(operation == SHEAR_Y, strength, 0.0)
-        right = tl.where(operation == TRANSLATE_X, strength, 0.0) * WIDTH + shear_x * (HEIGHT / 2)
-        down = tl.where(operation == TRANSLATE_Y, strength, 0.0) * HEIGHT + shear_y * (WIDTH / 2)
+        # Whole pixels, towards 0.
+        columns = (tl.where(operation == TRANSLATE_X, strength, 0.0) * WIDTH).to(tl.int32)
+        rows = (tl.where(operation == TRANSLATE_Y, strength, 0.0) * HEIGHT).to(tl.int32)
+        right = columns.to(tl.float32) + shear_x * (HEIGHT / 2)
+        down = rows.to(tl.float32) + shear_y * (WIDTH / 2)
         moved = tl.cos(angle) * x + (shear_x - tl.sin(angle)) * y + right
         y = (tl.sin(angle) + shear_y) * x + tl.cos(angle) * y + down
         x = moved
@@ -212,7 +218,7 @@ def _auto_kernel(
 
     edge = (row == 0) | (row == HEIGHT - 1) | (column == 0) | (column == WIDTH - 1)
     for place in tl.static_range(OPERATIONS):
-        operation, strength = _chosen(choice, table, count, place, OPERATIONS, PAIRS, CHOICES)
+        operation, strength = _chosen(choice, choices, count, place, OPERATIONS, PAIRS, CHOICES)
         if operation == EQUALIZE:
             red = _equalized(red, there, HEIGHT * WIDTH)
             green = _equalized(green, there, HEIGHT * WIDTH)
@@ -234,7 +240,7 @@ def _auto_kernel(
             green = _mapped(green, other, operation, strength)
             blue = _mapped(blue, other, operation, strength)
 
-    seen = pixel >= 0
+    seen = pixel >= 0  # all of them
     if CUTOUT > 0:
         hidden = draw + CUTOUT_AT * count.to(tl.int64)
         from_row = tl.floor(tl.load(hidden) * HEIGHT).to(tl.int32) - CUTOUT // 2
@@ -250,7 +256,7 @@ def _auto_kernel(
 @triton.jit
 def _chosen(
     draw: tl.tensor,
-    table: tl.tensor,
+    choices: tl.tensor,
     count: tl.tensor,
     place: tl.constexpr,
     OPERATIONS: tl.constexpr,
@@ -260,14 +266,14 @@ def _chosen(
     """A view's operation and its strength."""
     if PAIRS:
         choice = (tl.load(draw) * CHOICES).to(tl.int32) * 2 + place
-        applied = tl.load(draw + (1 + place) * count) < tl.load(table + 4 * choice + 1)
+        applied = tl.load(draw + (1 + place) * count) < tl.load(choices + 4 * choice + 1)
         direction = tl.load(draw + (3 + place) * count)
     else:
         choice = (tl.load(draw + place * count) * CHOICES).to(tl.int32)
-        applied = choice >= 0
+        applied = choice >= 0  # always
         direction = tl.load(draw + (OPERATIONS + place) * count)
-    operation = tl.where(applied, tl.load(table + 4 * choice).to(tl.int32), IDENTITY)
-    strength = tl.where(direction < 0.5, tl.load(table + 4 * choice + 2), tl.load(table + 4 * choice + 3))
+    operation = tl.where(applied, tl.load(choices + 4 * choice).to(tl.int32), IDENTITY)
+    strength = tl.where(direction < 0.5, tl.load(choices + 4 * choice + 2), tl.load(choices + 4 * choice + 3))
     return operation, strength
 
 
@@ -344,7 +350,7 @@ def _blend(other: tl.tensor, own: tl.tensor, factor: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def _mapped(level: tl.tensor, other: tl.tensor, operation: tl.tensor, strength: tl.tensor) -> tl.tensor:
-    """By what a level itself decides."""
+    """The tones that look at no neighbour; brightness, contrast and colour blend a level with `other`."""
     lost = tl.minimum(tl.maximum(8 - strength.to(tl.int32), 0), 8)  # bits
     result = _blend(other, level, strength)
     result = tl.where(operation == POSTERIZE, (level >> lost) << lost, result)

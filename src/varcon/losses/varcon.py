@@ -37,7 +37,7 @@ def class_sums(embeddings: Tensor, labels: Tensor, num_classes: int) -> tuple[Te
     sums = embeddings.new_zeros(num_classes, embeddings.shape[1])
     counts = embeddings.new_zeros(num_classes)
     sums.index_add_(0, labels, embeddings)
-    counts.index_add_(0, labels, torch.ones_like(embeddings[:, 0]))
+    counts.index_add_(0, labels, embeddings.new_ones(len(embeddings)))
     return sums, counts
 
 
