@@ -16,6 +16,7 @@ from varcon import Recipe, distributed, run, run_folder
 from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
 from varcon.engine import loop
+from varcon.engine.checkpoint import load_checkpoint, save_checkpoint
 from varcon.engine.interrupt import Interrupted
 from varcon.engine.loop import fit
 from varcon.evaluations import KNN
@@ -237,6 +238,20 @@ def write_few(path, images):
     digits = load(DataSettings()).train
     pixels, labels = digits.images[:images].permute(0, 2, 3, 1).numpy(), digits.labels[:images].numpy()
     np.savez(path, train_images=pixels, train_labels=labels, test_images=pixels, test_labels=labels)
+
+
+def test_resuming_what_another_version_wrote(tmp_path):
+    with pytest.raises(Interrupted):
+        run.train(recipe(), tmp_path / "run", watch=stop_at(5, signal.SIGTERM))
+    state = load_checkpoint(tmp_path / "run/last.ckpt")
+    for change, said in (
+        (lambda: state["method"].popitem(), "holds other weights .* another version's"),
+        (lambda: state.pop("method"), "truncated or not a checkpoint"),
+    ):
+        change()
+        save_checkpoint(tmp_path / "run/last.ckpt", state)
+        with pytest.raises(InputError, match=said):
+            run.train(recipe(), tmp_path / "run", resume=True)
 
 
 def test_resuming_refuses_other_data_and_other_devices(tmp_path):

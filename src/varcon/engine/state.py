@@ -100,7 +100,12 @@ class TrainingState:
             if self.average:
                 self.average.kept.load_state_dict(state["average"])
             self.step = state["step"]
-        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError):
+        except RuntimeError:  # of load_state_dict
+            raise InputError(
+                f"{self.path} holds other weights than its recipe asks for now: it is another version's; go on "
+                "with that version, or start another run with --out FOLDER"
+            ) from None
+        except (KeyError, IndexError, TypeError, AttributeError):
             raise InputError(unreadable(self.path)) from None
 
 
