@@ -102,8 +102,8 @@ class TrainingState:
             self.step = state["step"]
         except RuntimeError:  # of load_state_dict
             raise InputError(
-                f"{self.path} holds other weights than its recipe asks for now: it is another version's; go on "
-                "with that version, or start another run with --out FOLDER"
+                f"{self.path} holds other weights than its recipe asks for now: it is another version's; go "
+                "on with that version, or start another run with --out FOLDER"
             ) from None
         except (KeyError, IndexError, TypeError, AttributeError):
             raise InputError(unreadable(self.path)) from None
