@@ -453,6 +453,26 @@ def test_demo(here, capsys, monkeypatch):
         page = (here / folder / "report.html").read_text()
         assert "98.20" in page
         assert len(page) < 3_000_000
+    (here / "photos/cat").mkdir(parents=True)
+    for folder, said in (
+        ("runs/demo", "is not empty"),
+        ("photos", "is not empty"),
+        ("runs/demo/seed-0", "is a run"),
+    ):
+        before = sorted(here.rglob("*"))
+        assert main(["demo", "--seeds", "1", "--out", folder]) == 2
+        assert said in capsys.readouterr().err
+        assert sorted(here.rglob("*")) == before
+
+
+def test_a_run_that_has_learned_nothing_says_so(here, capsys):
+    given = ["--train.epochs", "2", "--train.device", "cpu", "--train.learning-rate"]
+    assert main(["train", "recipes/digits/varcon.toml", "--out", "good", *given, "0.4"]) == 0
+    assert "guessing" not in capsys.readouterr().out
+    assert main(["train", "recipes/digits/varcon.toml", "--out", "bad", *given, "1000"]) == 0
+    assert "ended at 0.100, as by guessing among 10: nothing was learned" in capsys.readouterr().out
+    assert main(["evaluate", "bad", "--only", "pixels,knn,rank"]) == 0
+    assert "points better than the encoder" in capsys.readouterr().out
 
 
 def test_the_help_of_train_tells_what_is_no_flag(capsys):

@@ -268,6 +268,8 @@ def test_what_cannot_be_learned(X, y, words):
         ({"encoder": "small"}, "reads images and the data are vectors"),
         ({"augment": AugmentSettings()}, "augment.policy is 'sim' and the data are vectors"),
         ({"epochs": 0}, "train.epochs is 0"),
+        ({"epochs": "x"}, "train.epochs is 'x'; it must be of type int"),
+        ({"batch_size": None}, "train.batch_size is None; it must be of type int"),
         ({"batch_size": 0}, "train.batch_size is 0"),
         ({"temperature": 0}, "temperature is 0"),
         ({"device": "tpu"}, "no device 'tpu'"),

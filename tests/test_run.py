@@ -184,6 +184,11 @@ def test_a_recipe_trains_on_vectors(tmp_path, monkeypatch):
     assert findings["knn"].scores["top1"] > findings["pixels"].scores["top1"]
     more = varcon.evaluate(folder, only=("centroid", "logistic", "clustering", "temperature", "calibration"))
     assert more["centroid"].scores["top1"] >= 90
+    assert [*varcon.evaluate(folder, only="rank")] == ["rank"]
+    assert [*varcon.evaluate(folder, only=["rank", "standard"])] == [*findings]
+    for wrong in ("knnn", ["rank", "knnn"]):
+        with pytest.raises(InputError, match=r"there is no evaluation 'knnn'; did you mean 'knn'\?"):
+            varcon.evaluate(folder, only=wrong)
     assert "first" in varcon.report(folder).read_text()
     for name in ("outliers", "robustness", "transfer", "finetune"):
         with pytest.raises(InputError, match=f"{name} is an evaluation of images and the data .* vectors"):

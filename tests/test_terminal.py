@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from varcon import terminal
-from varcon.core import Progress
-from varcon.terminal import Bar, bars
+from varcon.core import Findings, Progress
+from varcon.terminal import Bar, bars, doubts
 
 ROW = {"images_per_second": 12345.6, "loss": 1.5, "kl": 1.0, "nll": 0.5, "tau2": 0.11, "epsilon": 0.02}
 
@@ -111,6 +111,24 @@ def test_a_narrow_terminal_loses_the_last_numbers_first():
     numbers = ("9 images/s", "loss 1.5", "KL 1.0")
     found = [terminal.as_many_as_fit(numbers, width) for width in (28, 27, 19, 9)]
     assert found == ["9 images/s  loss 1.5  KL 1.0", "9 images/s  loss 1.5", "9 images/s", ""]
+
+
+@pytest.mark.parametrize(
+    ("spread", "encoder", "pixels", "said"),
+    [
+        (0.4, 80.0, 60.0, []),
+        (0.4, 60.0, 60.0, []),
+        (0.002, 80.0, 60.0, ["collapsed"]),
+        (0.4, 50.0, 60.0, ["raw pixels are 10.0 points better"]),
+        (0.002, 50.0, 60.0, ["collapsed", "raw pixels"]),
+    ],
+)
+def test_doubts(spread, encoder, pixels, said):
+    scores = {"rank": {"spread": spread}, "knn": {"top1": encoder}, "pixels": {"top1": pixels}}
+    found = doubts({name: Findings(one) for name, one in scores.items()})
+    assert len(found) == len(said)
+    assert all(words in sentence for words, sentence in zip(said, found, strict=True))
+    assert doubts({}) == []
 
 
 def test_several_bars_share_a_display():

@@ -35,7 +35,7 @@ from varcon.evaluations.transfer import given_targets
 from varcon.files import FORBIDDEN, FULL
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe
-from varcon.terminal import Bar, findings_table, hardest_table, plain_console, score_table, show
+from varcon.terminal import Bar, doubts, findings_table, hardest_table, plain_console, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 
@@ -144,6 +144,8 @@ def evaluate(arguments: list[str], console: Console) -> None:
         if "hardest_files" in found[name].arrays:
             classes = run_folder.recorded_facts(chosen.run)["classes"]
             show(hardest_table(found[name], classes), console)
+    for doubt in doubts(found):
+        console.print(doubt, soft_wrap=True)
     say_next("report", chosen.run, console)
 
 
@@ -163,6 +165,9 @@ def demo(arguments: list[str], console: Console) -> None:
     chosen = parse(Demo, "demo", arguments)
     began = time.monotonic()
     out = chosen.out or free_folder(run_folder.RUNS / "demo")
+    run_folder.refuse_run_folder(out, "demo")
+    if out.exists() and any(not entry.name.startswith("seed-") for entry in out.iterdir()):
+        raise InputError(f"{out} is not empty; give the demo a folder of its own with --out FOLDER")
     found, folders = [], []
     for seed in read_seeds(chosen.seeds):
         folder = out / f"seed-{seed}"

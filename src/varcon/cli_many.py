@@ -31,7 +31,8 @@ from varcon.terminal import Bar, bars, show
 
 EQUAL_TERMS = (
     "All methods are trained as {} says (augmentation {}, learning rate {:g}, weight decay {:g}); only "
-    "method settings and views are a method's own, and none is tuned to this."
+    "method settings and views are a method's own. What suits the method that these were chosen for may not "
+    "suit the others."
 )
 CHOOSING = (
     "These are scores on the test images: to choose by them, hold out training images instead, with "
@@ -204,9 +205,11 @@ def make_again(
         made = paper.plan(name, setup, data, seeds, bar.progress)
     results = list(with_bars(made.planned, devices, command, console))
     with Bar(console, name) as bar:
-        folder, table = paper.write(made, results, run.pick_device(devices[0]), bar.progress)
+        folder, table, notes = paper.write(made, results, run.pick_device(devices[0]), bar.progress)
     console.print(f"{made.artifact.title} ({made.artifact.place})", soft_wrap=True)
     show(table, console)
+    for note in notes:
+        console.print(note, soft_wrap=True)
     console.print(f"{name}: {folder / 'table.md'}", soft_wrap=True)
     return [one.title for one, result in results if result.failed] + [one.label for one in made.impossible]
 

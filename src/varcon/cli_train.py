@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Callable
@@ -191,8 +192,26 @@ def train_with_bar(
             run.train(recipe, folder, resume, bar.step, bar.progress, command, begins)
             how = run_folder.recorded_facts(folder).get("steps", "")
             bar.note(f"trained {folder}" + (f"; steps ran as {how}" if "no GPU" not in how else ""))
+            if doubt := no_better_than_guessing(folder):
+                bar.note(doubt)
         except Interrupted as error:
             raise Interrupted(f"{error}; continue with: {to_continue}", error.signal) from None
+
+
+def no_better_than_guessing(folder: Path) -> str:
+    """A sentence on a run of VarCon that has learned nothing. Where the batches lack classes, guessing is
+    easier than this knows, and it stays silent."""
+    *_, last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    confidence, classes = (
+        json.loads(last).get("confidence"),
+        len(run_folder.recorded_facts(folder)["classes"]),
+    )
+    if confidence is None or confidence > 1.05 / classes:
+        return ""
+    return (
+        f"the confidence in an image's class ended at {confidence:.3f}, as by guessing among {classes}: "
+        "nothing was learned; a lower train.learning_rate often helps"
+    )
 
 
 def say_next(verb: str, folder: Path, console: Console) -> None:

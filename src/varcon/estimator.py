@@ -150,6 +150,8 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _recipe(self, count: int) -> Recipe[VarConSettings]:
         base = VECTORS if len(self.sample_shape_) == 1 else IMAGES
+        # Refuses what is no number, before it is computed with.
+        replace(base.train, batch_size=self.batch_size, epochs=self.epochs or 1, warmup_epochs=0)
         batch = min(self.batch_size, count)
         steps = max(1, count // max(1, batch))  # of an epoch
         epochs = self.epochs

@@ -26,11 +26,19 @@ from varcon.core import (
     RunError,
 )
 from varcon.data import DataSettings, load
+from varcon.encoders import FOR_VECTORS
 from varcon.encoders.pretrained import refuse_absent, start_from
 from varcon.engine.check import check
 from varcon.engine.checkpoint import load_weights, read_weights, save_weights, snapshot_path
 from varcon.engine.loop import Watcher, fit
-from varcon.evaluations import FOR_IMAGES, FURTHER, STANDARD, EvaluateSettings, FurtherSettings
+from varcon.evaluations import (
+    FOR_IMAGES,
+    FURTHER,
+    STANDARD,
+    EvaluateSettings,
+    FurtherSettings,
+    chosen_evaluations,
+)
 from varcon.evaluations.calibration import ClassifierCalibration
 from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
@@ -118,17 +126,19 @@ def evaluate(
     device: str = "auto",
     progress: OnProgress | None = None,
     found: Callable[[str, Findings], None] = lambda name, findings: None,
-    only: Sequence[str] = STANDARD,
+    only: str | Sequence[str] = STANDARD,
     further: FurtherSettings | None = None,
 ) -> dict[str, Findings]:
     """Judges a finished run and writes what it finds into the run's folder.
 
     `data_path` says where the data lie now, if not where the recipe has them; `found` is called with
-    each evaluation's name and findings as they come. `only` names the evaluations, `further` sets those
-    that a recipe does not. The features are encoded once and kept in the folder.
+    each evaluation's name and findings as they come. `only` names the evaluations ("standard" and "all" are
+    several), `further` sets those that a recipe does not. The features are encoded once and kept in the
+    folder.
     """
     folder = Path(folder)
     recipe = stored_recipe(folder)
+    only = chosen_evaluations(only, of_vectors=recipe.encoder.name in FOR_VECTORS)
     settings = settings or recipe.evaluate
     further = further or FurtherSettings().at_temperature(recipe.method, learned_epsilon(folder))
     weights = finished_weights(folder)

@@ -169,9 +169,8 @@ def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str
 def stored_recipe(folder: Path) -> Recipe[Any]:
     path = folder / "recipe.json"
     if not path.exists():
-        raise InputError(
-            f"{folder} is not a run: it has no recipe.json; name a folder that varcon train has made"
-        )
+        why = "it has no recipe.json" if folder.exists() else "there is no such folder"
+        raise InputError(f"{folder} is not a run: {why}; name a folder that varcon train has made")
     return load_recipe(path)
 
 

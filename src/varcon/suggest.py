@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from varcon.augment import AugmentSettings
@@ -23,6 +24,7 @@ MEASURED = 200  # images whose size is looked at
 UNEVEN = (
     3  # times as many images in the largest class as in the smallest, from which classes are drawn evenly
 )
+MOST_NEIGHBOURS = 20  # that vote
 FEW = 5  # images of a class, below which little can be learnt of it
 TABLES = (".csv", ".tsv", ".parquet", ".feather", ".xlsx")
 SEAL = "# As it was chosen:"
@@ -90,6 +92,13 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
         reasons.append(
             f"Classes have from {fewest:,} to {most:,} images: each is drawn equally often (train.balanced)."
         )
+    half = median_low(counts.values())
+    if half < MOST_NEIGHBOURS:
+        reasons.append(
+            f"Half of the classes have {half} images or fewer: the nearest {half} vote (evaluate.knn.k)."
+            if half > 1
+            else "Half of the classes have one image alone: the nearest one votes (evaluate.knn.k)."
+        )
     small = [found.classes[label] for label, count in sorted(counts.items()) if count < FEW]
     if small:
         named = ", ".join(small[:5]) + (" and others" if len(small) > 5 else "")
@@ -115,7 +124,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
         method=method,
         train=train,
     )
-    knn = replace(recipe.evaluate.knn, k=min(20, max(1, fewest)))
+    knn = replace(recipe.evaluate.knn, k=min(MOST_NEIGHBOURS, half))
     linear = replace(recipe.evaluate.linear, batch_size=chosen_probe_batch(training))
     evaluate = replace(recipe.evaluate, knn=knn, linear=linear)
     return Suggestion(replace(recipe, evaluate=evaluate), reasons)

@@ -26,6 +26,9 @@ SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "e
 BETWEEN_NUMBERS = "  "
 SECONDS_BETWEEN_LINES = 15.0
 HARDEST_SHOWN = 10
+COLLAPSED = (
+    0.01  # spread of the features, below which they are all the same; of a good encoder it is 0.3 or more
+)
 
 
 class PlainConsole(Console):
@@ -211,6 +214,24 @@ def score_table(runs: list[dict[str, Findings]]) -> Table:
     if all("classifier" in found for found in runs):
         table.add_row("own classifier", mean("classifier", "top1"), mean("classifier", "top5"))
     return table
+
+
+def doubts(found: dict[str, Findings]) -> list[str]:
+    """What should give pause to whoever reads the scores."""
+    said = []
+    if "rank" in found and (spread := found["rank"].scores["spread"]) < COLLAPSED:
+        said.append(
+            f"All images have nearly the same features (spread {spread:.4f}, of at most 1): training has "
+            "collapsed. A lower learning rate often helps."
+        )
+    if "knn" in found and "pixels" in found:
+        ours, theirs = (found[name].scores["top1"] for name in ("knn", "pixels"))
+        if ours < theirs:
+            said.append(
+                f"By nearest neighbours raw pixels are {theirs - ours:.1f} points better than the encoder: "
+                "see in the report whether the loss has fallen, and train longer or at another learning rate."
+            )
+    return said
 
 
 def show(table: list[list[str]], console: Console) -> None:

@@ -293,6 +293,25 @@ def test_no_class_folders(root: Path) -> None:
         load_folder(str(root))
 
 
+def test_empty_class_folders_are_named_together(root: Path) -> None:
+    for name in ("asp", "yak"):
+        (root / "train" / name).mkdir()
+    with pytest.raises(
+        InputError, match=r"train/asp and .*/train/yak hold no image .*: add some or remove them"
+    ):
+        load_folder(str(root))
+
+
+def test_what_a_mac_adds_and_links_upwards_are_no_classes(root: Path) -> None:
+    before = load_folder(str(root))
+    (root / "train/__MACOSX").mkdir()
+    (root / "train/loop").symlink_to(root / "train", target_is_directory=True)
+    (root / "train/up").symlink_to(root, target_is_directory=True)
+    after = load_folder(str(root))
+    assert after.classes == before.classes
+    assert torch.equal(after.train.images, before.train.images)
+
+
 @pytest.mark.parametrize("part", ["train", "test"])
 def test_empty_class_folder(root: Path, part: str) -> None:
     for file in (root / part / "bee").iterdir():

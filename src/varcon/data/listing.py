@@ -106,21 +106,36 @@ def refuse_unknown_splits(root: Path) -> None:
 
 
 def class_folders(split: Path) -> list[Path]:
-    return sorted(entry for entry in split.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    """But hidden ones, what a Mac adds to its archives, and links to a folder that they lie in."""
+    above = {split.resolve(), *split.resolve().parents}
+    return sorted(
+        entry
+        for entry in split.iterdir()
+        if entry.is_dir()
+        and not entry.name.startswith(".")
+        and entry.name != "__MACOSX"
+        and entry.resolve() not in above
+    )
 
 
 def list_images(split: Path, classes: list[str]) -> tuple[list[Path], list[int]]:
     """The images of a split, in the order of their paths, and the class of each."""
     files: list[Path] = []
     labels: list[int] = []
+    empty: list[str] = []
     for folder in class_folders(split):
         if folder.name not in classes:
             raise InputError(f"{folder} is a class without training images: add them to train, or remove it")
         found = images_below(folder)
         if not found:
-            raise InputError(f"{folder} holds no image ({' '.join(SUFFIXES)}): add some or remove it")
+            empty.append(str(folder))
         files += found
         labels += [classes.index(folder.name)] * len(found)
+    if empty:
+        raise InputError(
+            f"{listed(empty, MOST_NAMED)} {'hold' if len(empty) > 1 else 'holds'} no image "
+            f"({' '.join(SUFFIXES)}): add some or remove {'them' if len(empty) > 1 else 'it'}"
+        )
     return files, labels
 
 

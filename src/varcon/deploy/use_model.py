@@ -104,10 +104,13 @@ if __name__ == "__main__":
         model = Model()
     except ModuleNotFoundError as error:
         sys.exit(f"this model needs {error.name}: pip install {error.name}")
+    unread = 0
     for path in sys.argv[1:]:  # one by one: memory stays small, however many there are
         try:
             found = model.predict([path])[0]
         except Exception as error:  # Pillow raises a dozen kinds
             print(f"there is no prediction of {path}: {error}", file=sys.stderr)
-            sys.exit(2)
+            unread += 1
+            continue
         print(json.dumps(found))
+    sys.exit(1 if unread else 0)

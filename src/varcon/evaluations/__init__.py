@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.similarity import ClassSimilarity
 from varcon.evaluations.temperature import AdaptiveTemperature
 from varcon.evaluations.transfer import Target, Transfer
+from varcon.limits import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -85,11 +87,12 @@ FOR_IMAGES = ("outliers", "robustness", "transfer", "finetune")  # those that ve
 NEEDING_MORE = ("real", "transfer", "finetune", "maps")  # labels, other data, hours, snapshots
 
 
-def chosen_evaluations(only: str, of_vectors: bool = False) -> tuple[str, ...]:
-    """Names from a list with commas; "standard" and "all" stand for several, nothing for the standard."""
+def chosen_evaluations(only: str | Sequence[str], of_vectors: bool = False) -> tuple[str, ...]:
+    """Names, of which one text may hold several with commas; "standard" and "all" stand for several, nothing
+    for the standard."""
     absent = {*NEEDING_MORE, *(FOR_IMAGES if of_vectors else ())}
     names: list[str] = []
-    for name in (part.strip() for part in only.split(",")):
+    for name in (part.strip() for part in ",".join([only] if isinstance(only, str) else only).split(",")):
         if name in ("", "standard"):
             names += STANDARD
         elif name == "all":
@@ -97,6 +100,7 @@ def chosen_evaluations(only: str, of_vectors: bool = False) -> tuple[str, ...]:
         elif name in (*STANDARD, *FURTHER):
             names.append(name)
         else:
-            known = ", ".join((*STANDARD, *FURTHER, "standard", "all"))
-            raise InputError(f"there is no evaluation {name!r}; choose from {known}")
+            known = dict.fromkeys((*STANDARD, *FURTHER, "standard", "all"))
+            hint = did_you_mean(name, known) or f"; choose from {', '.join(known)}"
+            raise InputError(f"there is no evaluation {name!r}{hint}")
     return tuple(dict.fromkeys(names))

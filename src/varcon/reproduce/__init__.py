@@ -121,8 +121,9 @@ def check_needs(name: str, artifact: Artifact, setup: Setup) -> None:
 
 def write(
     made: Plan, results: list[tuple[Planned, Result]], device: str, progress: OnProgress
-) -> tuple[Path, tables.Grid]:
-    """The name's table, figure and report, from the runs that came to their end."""
+) -> tuple[Path, tables.Grid, list[str]]:
+    """The name's table, figure and report, from the runs that came to their end, and what a reader of the
+    table must know."""
     folder = made.setup.out / made.name
     good = {one.folder for one, result in results if not result.failed}
     folders = {
@@ -147,7 +148,7 @@ def write(
     several = [one for found in gathered.folders.values() for one in found.values()]
     if several:
         run.report(list(dict.fromkeys(several)), folder / "report.html")
-    return folder, table
+    return folder, table, notes
 
 
 def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
