@@ -43,7 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    return OUTWARD.sub(named_instead, markdown)
+    return OUTWARD.sub(named_instead, markdown.replace("](../RESULTS.md)", "](results.md)"))
 
 
 def named_instead(link: re.Match[str]) -> str:
