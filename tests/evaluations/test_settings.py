@@ -35,8 +35,12 @@ def test_names_stand_for_evaluations():
     of_vectors = set(chosen_evaluations("all", of_vectors=True))
     assert set(chosen_evaluations("all")) - of_vectors == {"outliers", "robustness"}
     assert everything == {*STANDARD, *FURTHER}
-    with pytest.raises(InputError, match=r"there is no evaluation 'clusterin'; choose from pixels, knn"):
+    assert chosen_evaluations(["rank", "knn,rank"]) == ("rank", "knn")
+    with pytest.raises(InputError, match=r"there is no evaluation 'clusterin'; did you mean 'clustering'\?"):
         chosen_evaluations("clusterin")
+    with pytest.raises(InputError, match="there is no evaluation 'foo'; choose from pixels, knn") as caught:
+        chosen_evaluations("foo")
+    assert str(caught.value).count("discriminant") == 1
 
 
 @pytest.mark.parametrize(
