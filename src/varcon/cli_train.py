@@ -192,7 +192,8 @@ def train_with_bar(
             run.train(recipe, folder, resume, bar.step, bar.progress, command, begins)
             how = run_folder.recorded_facts(folder).get("steps", "")
             bar.note(f"trained {folder}" + (f"; steps ran as {how}" if "no GPU" not in how else ""))
-            if doubt := no_better_than_guessing(folder):
+            # Of several processes one speaks, and it has written the rows.
+            if not console.quiet and (doubt := no_better_than_guessing(folder)):
                 bar.note(doubt)
         except Interrupted as error:
             raise Interrupted(f"{error}; continue with: {to_continue}", error.signal) from None
@@ -201,11 +202,9 @@ def train_with_bar(
 def no_better_than_guessing(folder: Path) -> str:
     """A sentence on a run of VarCon that has learned nothing. Where the batches lack classes, guessing is
     easier than this knows, and it stays silent."""
-    *_, last = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    confidence, classes = (
-        json.loads(last).get("confidence"),
-        len(run_folder.recorded_facts(folder)["classes"]),
-    )
+    rows = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    confidence = json.loads(rows[-1]).get("confidence") if rows else None
+    classes = len(run_folder.recorded_facts(folder)["classes"])
     if confidence is None or confidence > 1.05 / classes:
         return ""
     return (

@@ -26,9 +26,7 @@ SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "e
 BETWEEN_NUMBERS = "  "
 SECONDS_BETWEEN_LINES = 15.0
 HARDEST_SHOWN = 10
-COLLAPSED = (
-    0.01  # spread of the features, below which they are all the same; of a good encoder it is 0.3 or more
-)
+COLLAPSED = 0.01  # spread of features, below which they are all the same; a good encoder's is 0.3 or more
 
 
 class PlainConsole(Console):

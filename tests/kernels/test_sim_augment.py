@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from references.kernels import pictures, run_with_compiler, seeded
+from references.kernels import COMPILED, pictures, run_with_compiler, seeded
 
 from varcon.augment import AugmentSettings, draw_views
 from varcon.augment.ops import Normalisation
@@ -107,27 +107,16 @@ def test_what_it_leaves_to_the_plain_path():
     assert not sim_augment.handles(large, AugmentSettings(), (65, 32))
 
 
-COMPILED = """
-import triton
-from triton.backends.compiler import GPUTarget
-from varcon.augment import AugmentSettings
-from varcon.augment.ops import Normalisation
+SMALLER = """
 from varcon.kernels import sim_augment
 
-kernel = sim_augment._sim_kernel
-to = Normalisation((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
-constants = sim_augment.compiled_in((32, 32), AugmentSettings(), (16, 16), to)
-types = {"views": "*bf16", "images": "*u8", "indices": "*i64", "uniforms": "*fp32"}
-types |= dict.fromkeys(constants, "constexpr")
-signature = {name: types.get(name, "i32") for name in kernel.arg_names}
-source = triton.compiler.ASTSource(kernel, signature, constants)
-triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+compile(sim_augment._sim_kernel, sim_augment.compiled_in((32, 32), AugmentSettings(), (16, 16), LEVELS))
 """
 
 
 def test_compiles_for_a_gpu_where_there_is_none(tmp_path):
     """The interpreter takes what the compiler refuses."""
-    run_with_compiler(COMPILED, tmp_path)
+    assert run_with_compiler(COMPILED + SMALLER, tmp_path) == "['cubin', 'ptx']\n"
 
 
 # On the device itself

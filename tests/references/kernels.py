@@ -24,6 +24,24 @@ def pictures(n: int, height: int, width: int) -> torch.Tensor:
     return (255 * (smooth + noise)).clamp(0, 255).byte().to(device)
 
 
+COMPILED = """
+import triton
+from triton.backends.compiler import GPUTarget
+from varcon.augment import AugmentSettings
+from varcon.augment.ops import Normalisation
+
+TYPES = {"views": "*bf16", "images": "*u8", "indices": "*i64", "uniforms": "*fp32", "choices": "*fp32"}
+LEVELS = Normalisation((0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+
+def compile(kernel, constants):
+    types = TYPES | dict.fromkeys(constants, "constexpr")
+    signature = {name: types.get(name, "i32") for name in kernel.arg_names}
+    source = triton.compiler.ASTSource(kernel, signature, constants)
+    found = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
+    print(sorted({"ptx", "cubin"} & found.asm.keys()))
+"""
+
+
 def run_with_compiler(script: str, cache: Path, **variables: str) -> str:
     """What a script prints whose kernels Triton compiles, with nothing compiled yet."""
     surroundings = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
