@@ -102,7 +102,7 @@ def copy_rate() -> float:
 def kernels_by_kind(name: str, batch: int) -> dict[str, tuple[float, float]]:
     """How many a step, and their milliseconds."""
     device = torch.device("cuda")
-    data, recipe = made_up(name, batch, device)
+    data, recipe = made_up(name, "bf16", batch, device)
     step = training_step(recipe, data, device)
     for _ in range(8):  # among them the capture
         step()
@@ -124,7 +124,7 @@ def kernels_by_kind(name: str, batch: int) -> dict[str, tuple[float, float]]:
 
 def activation_bytes(name: str, batch: int) -> dict[str, int]:
     """What the passes over activations move in one step, in bf16, by kind."""
-    data, recipe = made_up(name, batch, torch.device("cpu"))
+    data, recipe = made_up(name, "bf16", batch, torch.device("cpu"))
     encoder = build_method(recipe, data).encoder
     _, pointwise, norm, *_ = KINDS
     numbers: dict[str, float] = defaultdict(float)

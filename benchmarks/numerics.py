@@ -29,7 +29,7 @@ from varcon import run
 from varcon.augment import draw_views
 from varcon.core import Batch
 from varcon.data import load
-from varcon.engine.step import DTYPES
+from varcon.engine.precision import DTYPES
 from varcon.recipe import DIGITS, Recipe, load_recipe
 
 RECIPES = Path(__file__).parents[1] / "recipes"

@@ -5,12 +5,13 @@ can make a step faster than this. "compiled" is the same by torch.compile, witho
 step itself adds augmentation, the VarCon loss and the bookkeeping. The pipeline is the usual one:
 torchvision's transforms of Pillow images in as many workers as there are cores, two views of each image,
 copied to the device, and the same method, optimizer and precision there. Speeds count views, two for each
-image of a batch.
+image of a batch. On a processor that computes in bf16 both precisions are measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -25,11 +26,12 @@ from torch import Tensor, nn
 from varcon.augment import AugmentSettings
 from varcon.core import Batch, Data, Method, Split
 from varcon.encoders import EncoderSettings
+from varcon.engine.allocator import keep_freed_memory
 from varcon.engine.journal import Averages
 from varcon.engine.optimizers import build_optimizer, set_learning_rate
-from varcon.engine.precision import CastTogether
+from varcon.engine.precision import CastTogether, computes_in_bf16, working_type
 from varcon.engine.samples import SampleRecord
-from varcon.engine.step import DTYPES, GraphedStep, Step, measured_convolutions
+from varcon.engine.step import GraphedStep, Step, as_called, measured_convolutions
 from varcon.recipe import Recipe, TrainSettings
 from varcon.run import build_method
 
@@ -49,25 +51,32 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a Markdown file to write the table to")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    keep_freed_memory()  # as the command line does
     device = torch.device("cuda" if on_gpu else "cpu")
-    lines = ["| encoder | what | ms | views / s | share of the encoder alone |", "|---|---|---:|---:|---:|"]
-    for name in arguments.encoders:
-        print(f"measuring {name}", file=sys.stderr)
+    precisions = [*["fp32"] * (not on_gpu), *["bf16"] * computes_in_bf16(device)]
+    lines = [
+        "| encoder | precision | what | ms | views / s | share of the encoder alone |",
+        "|---|---|---|---:|---:|---:|",
+    ]
+    for name, precision in itertools.product(arguments.encoders, precisions):
+        print(f"measuring {name} in {precision}", file=sys.stderr)
         with measured_convolutions():
-            seconds = measure(name, arguments.batch, arguments.repeats, device)
+            seconds = measure(name, precision, arguments.batch, arguments.repeats, device)
         for what, value in seconds.items():
             speed, share = 2 * arguments.batch / value, seconds["encoder alone"] / value
-            lines.append(f"| {name} | {what} | {value * 1000:.2f} | {speed:,.0f} | {share:.3f} |")
+            lines.append(
+                f"| {name} | {precision} | {what} | {value * 1000:.2f} | {speed:,.0f} | {share:.3f} |"
+            )
     head = (
-        f"{arguments.batch} images of {SIZE}x{SIZE} in two views, {'bf16' if on_gpu else 'fp32'}; "
+        f"{arguments.batch} images of {SIZE}x{SIZE} in two views; "
         f"{surroundings(device.type, 'triton', 'torchvision')}; median of {arguments.repeats}"
     )
     write_table("Time of a training step", head, lines, arguments.out)
     return 0
 
 
-def measure(name: str, batch: int, repeats: int, device: torch.device) -> dict[str, float]:
-    data, recipe = made_up(name, batch, device)
+def measure(name: str, precision: str, batch: int, repeats: int, device: torch.device) -> dict[str, float]:
+    data, recipe = made_up(name, precision, batch, device)
     works: dict[str, Callable[[], object]] = {}
     works["encoder alone"] = encoder_alone(recipe, data, device, compiled=False)
     if device.type == "cuda":
@@ -84,14 +93,12 @@ def measure(name: str, batch: int, repeats: int, device: torch.device) -> dict[s
     return seconds
 
 
-def made_up(name: str, batch: int, device: torch.device) -> tuple[Data, Recipe]:
+def made_up(name: str, precision: str, batch: int, device: torch.device) -> tuple[Data, Recipe]:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (IMAGES, 3, SIZE, SIZE), dtype=torch.uint8, generator=generator)
     split = Split(images, torch.randint(0, CLASSES, (IMAGES,), generator=generator))
     data = Data(split, split, [str(number) for number in range(CLASSES)], (0.5,) * 3, (0.25,) * 3)
-    train = TrainSettings(
-        batch_size=batch, precision="bf16" if device.type == "cuda" else "fp32", device=device.type
-    )
+    train = TrainSettings(batch_size=batch, precision=precision, device=device.type)  # type: ignore[arg-type]
     return data, Recipe(encoder=EncoderSettings(name), train=train, augment=AugmentSettings())  # type: ignore[arg-type]
 
 
@@ -104,11 +111,11 @@ def built(recipe: Recipe, data: Data, device: torch.device) -> tuple[Method, tor
 
 def encoder_alone(recipe: Recipe, data: Data, device: torch.device, compiled: bool) -> Callable[[], None]:
     method, optimizer = built(recipe, data, device)
-    dtype = DTYPES[recipe.train.precision]
+    dtype = working_type(recipe.train.precision, device)
     network: Callable[[Tensor], Tensor] = nn.Sequential(method.encoder, method.get_submodule("head"))
     if compiled:
         network = torch.compile(network)
-    elif dtype != torch.float32:
+    elif device.type == "cuda" and dtype != torch.float32:
         network = CastTogether(network, dtype)  # type: ignore[arg-type]
     images = torch.randn(2 * recipe.train.batch_size, 3, SIZE, SIZE, device=device, dtype=dtype)
     images = images.contiguous(memory_format=torch.channels_last)
@@ -128,11 +135,9 @@ def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[
     generator = torch.Generator(device).manual_seed(0)
     scaler = torch.amp.GradScaler(device.type, enabled=False)
     images, record = data.train.to(device), SampleRecord(IMAGES, device)
-    precision = DTYPES[recipe.train.precision]
-    model = method if precision == torch.float32 else CastTogether(method, precision)
     step = Step(
         method=method,
-        model=model,
+        model=as_called(method, recipe.train, device),
         data=data,
         images=images,
         recipe=recipe,
@@ -153,7 +158,7 @@ def loader_pipeline(recipe: Recipe, data: Data, device: torch.device) -> float |
     if transform is None:
         return None
     method, optimizer = built(replace(recipe, train=replace(recipe.train, compile=True)), data, device)
-    model, dtype = torch.compile(method), DTYPES[recipe.train.precision]
+    model, dtype = torch.compile(method), working_type(recipe.train.precision, device)
     batch, workers = recipe.train.batch_size, os.cpu_count() or 1
     length = batches_to_time(workers) * batch
     images = PillowImages(data.train.images, length, lambda image: (transform(image), transform(image)))

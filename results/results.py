@@ -67,6 +67,10 @@ def kept(pattern: str) -> list[Run]:
     return [read_run(folder, f"{folder.parent.name}/{folder.name}") for folder in folders]
 
 
+def every_run() -> list[Run]:
+    return [read_run(path.parent, path.parent.name) for path in sorted(HERE.glob("*/*/recipe.json"))]
+
+
 def quoted(pattern: str, title: str) -> str:
     """The mean over the seeds, and its spread where there are several."""
     if title == EPSILON:

@@ -4,8 +4,11 @@
     python results/train.py --data FOLDER search                    # a group, what is not kept of it
     python results/train.py --data FOLDER cifar100/r18-ce search/r18-auto
     python results/train.py --data FOLDER --again cifar100/r18-ce   # kept or not
+    python results/train.py --data FOLDER --minutes 25 search       # only what will be done by then
 
-FOLDER holds CIFAR as `data.path` of a recipe names it. A run that was stopped goes on where it was.
+FOLDER holds CIFAR as `data.path` of a recipe names it. A run that was stopped goes on where it was. How long
+one takes is known by the kept runs of its encoder on the same device; where there are none, it is begun
+whatever the time.
 """
 
 from __future__ import annotations
@@ -14,19 +17,27 @@ import argparse
 import contextlib
 import shlex
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import results
+import torch
 
 from varcon.cli import main as varcon
+from varcon.cli_train import parse_train
 from varcon.evaluations import chosen_evaluations
+from varcon.recipe import Recipe, load_recipe
+from varcon.run import pick_device
+from varcon.run_folder import device_name
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "results/experiments.toml"
+LONGER = 1.1  # than the quickest kept run, which a run may take
+SECONDS_AROUND = 45.0  # for reading the data and judging
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,11 @@ class Experiment:
     @property
     def command(self) -> str:
         return shlex.join(["varcon", "train", *self.arguments])
+
+    @property
+    def recipe(self) -> Recipe[Any]:
+        with contextlib.chdir(ROOT):
+            return parse_train(load_recipe(self.arguments[0]), [*self.arguments]).settings
 
     @property
     def kept(self) -> bool:
@@ -72,6 +88,22 @@ def changed(runs: dict[str, dict[str, Any]], name: str) -> list[str]:
     return start + shlex.split(one.get("settings", ""))
 
 
+def expected_seconds(recipe: Recipe[Any], device: str) -> float:
+    """By the quickest kept run of this encoder on the device; 0 where there is none."""
+
+    def passes(settings: dict[str, Any]) -> float:
+        seen = 1 - settings["data"]["held_out"]
+        return settings["train"]["epochs"] * settings["augment"]["views"] * seen
+
+    records = [run for run in results.every_run() if run.device == device]
+    of_one = [
+        run.training_seconds / passes(run.recipe)
+        for run in records
+        if run.setting("encoder.name") == recipe.encoder.name and run.training_seconds
+    ]
+    return LONGER * min(of_one) * passes(asdict(recipe)) + SECONDS_AROUND if of_one else 0.0
+
+
 def train(one: Experiment, data: Path, runs: Path) -> int:
     """All in this process: what a run has compiled serves the next."""
     run = runs / one.name
@@ -95,6 +127,7 @@ def main(arguments: list[str]) -> int:
         "--runs", type=Path, default=Path("runs/results"), help="where whole runs are written"
     )
     parser.add_argument("--again", action="store_true", help="also what is kept, in place of it")
+    parser.add_argument("--minutes", type=float, help="begin no run that takes longer than is left of these")
     parser.add_argument("--list", action="store_true", help="show commands, train nothing")
     chosen = parser.parse_args(arguments)
     every = list(experiments(EXPERIMENTS))
@@ -109,10 +142,18 @@ def main(arguments: list[str]) -> int:
         return 0
     if chosen.data is None:
         parser.error("give the folder of the data with --data")
+    ends = time.monotonic() + 60 * chosen.minutes if chosen.minutes else None
     failed = []
     for one in wanted:
         if one.kept and not chosen.again:
             print(f"{one.name} is kept; --again trains it again")
+            continue
+        if (
+            ends
+            and (needs := expected_seconds(one.recipe, this_device(one.recipe))) > ends - time.monotonic()
+        ):
+            left = max(0.0, ends - time.monotonic())
+            print(f"{one.name} is not begun: it takes {needs / 60:.1f} minutes and {left / 60:.1f} are left")
             continue
         status = train(one, chosen.data.resolve(), chosen.runs.resolve())
         if status > 128:  # asked to stop
@@ -122,6 +163,10 @@ def main(arguments: list[str]) -> int:
     if failed:
         print(f"not kept: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def this_device(recipe: Recipe[Any]) -> str:
+    return device_name(torch.device(pick_device(recipe.train.device)))
 
 
 def named(one: Experiment, name: str) -> bool:

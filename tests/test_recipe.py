@@ -114,7 +114,7 @@ def test_mistakes_are_named_with_their_cure(tmp_path, text, message):
         ({"optimizer": "adam"}, r"train\.optimizer is 'adam'; choose one of sgd, lars"),
         (
             {"precision": "bf61"},
-            r"train\.precision is 'bf61'; did you mean 'bf16'\?; choose one of fp32, bf16",
+            r"train\.precision is 'bf61'; did you mean 'bf16'\?; choose one of auto, fp32, bf16",
         ),
         ({"track": "mlflow"}, r"train\.track is 'mlflow'; choose one of none, tensorboard, wandb"),
         ({"batch_size": 2.5}, r"train\.batch_size is 2\.5; it must be of type int"),

@@ -96,7 +96,7 @@ def test_a_recipe_quotes_its_comparison():
 def test_the_speed_quoted_is_the_speed_measured(page):
     text = (ROOT / page).read_text()
     rows = re.findall(
-        r"\| (\w+) \| (training step|data-loader[^|]*) \| [\d.]+ \| ([\d,]+) \| ([\d.]+) \|",
+        r"\| (\w+) (?:\| bf16 )?\| (training step|data-loader[^|]*) \| [\d.]+ \| ([\d,]+) \| ([\d.]+) \|",
         (ROOT / "benchmarks/results/step_h200.md").read_text(),
     )
     assert len(rows) == 4
@@ -157,6 +157,17 @@ def test_every_experiment_can_be_trained(train):
         assert chosen.settings.data.held_out == (0.1 if one.name.startswith("search/") else 0.0)
 
 
+def test_how_long_a_run_takes_is_known_by_its_like(train):
+    of_name = {one.name: one.recipe for one in train.experiments(train.EXPERIMENTS)}
+    kept = of_name["cifar100/r50-varcon-auto-seed0"]
+    of_search = of_name["search/r50-third-all-seed0"]  # as many epochs of one view, of nine in ten images
+    seconds = train.expected_seconds(kept, "NVIDIA H200") - train.SECONDS_AROUND
+    assert 600 < seconds < 750
+    halved = train.expected_seconds(of_search, "NVIDIA H200") - train.SECONDS_AROUND
+    assert halved == pytest.approx(0.45 * seconds)
+    assert train.expected_seconds(kept, "another GPU") == 0
+
+
 def test_a_kept_run_is_one_of_the_experiments(train):
     commands = {one.name: one.command for one in train.experiments(train.EXPERIMENTS)}
     for folder in RUNS:
@@ -204,6 +215,12 @@ def test_training_what_is_not_kept(results, train, tmp_path, monkeypatch, capsys
     capsys.readouterr()
     assert train.main(["--list", "digits/impossible"]) == 0
     assert "--train.device cpu --train.batch-size 5000\n" in capsys.readouterr().out
+    for minutes in ("100", "0.01"):  # of one epoch, known by the run that is kept
+        assert train.main(["digits/brief", "--again", "--minutes", minutes, *places]) == 0
+        said = capsys.readouterr().out
+        assert ("brief-seed0 is not begun: it takes 0.8 minutes and 0.0 are left\n" in said) == (
+            minutes == "0.01"
+        )
     with pytest.raises(SystemExit):
         train.main(["digits/othr", *places])
     assert "no run or group 'digits/othr'" in capsys.readouterr().err

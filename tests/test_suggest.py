@@ -27,7 +27,7 @@ def test_a_folder_of_classes_becomes_a_recipe(tmp_path):
     root = make(tmp_path / "pets", {"cat": 40, "dog": 8, "newt": 2})
     recipe, reasons = (found := suggest(root, "cpu")).recipe, found.reasons
     assert (recipe.data.name, recipe.data.path, recipe.data.image_size) == ("folder", str(root), 12)
-    assert recipe.encoder.name == "small" and recipe.train.precision == "fp32"
+    assert recipe.encoder.name == "small" and recipe.train.precision == "auto"
     assert recipe.train.balanced and recipe.evaluate.knn.k == 8
     assert recipe.train.batch_size == 16 and recipe.train.epochs == 60
     text = " ".join(reasons)
@@ -69,7 +69,7 @@ def test_even_classes_with_test_images(tmp_path):
     make(tmp_path / "test", {"a": 3, "b": 4})
     found = suggest(tmp_path, "cuda")
     assert not found.recipe.train.balanced
-    assert found.recipe.train.precision == "bf16" and found.recipe.encoder.name == "resnet18"
+    assert found.recipe.train.precision == "auto" and found.recipe.encoder.name == "resnet18"
     assert "18 images of 2 classes, and 7 to judge by." in found.reasons
 
 

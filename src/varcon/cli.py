@@ -24,6 +24,7 @@ from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
 from varcon.encoders import FOR_VECTORS
 from varcon.engine.allocator import keep_freed_memory
+from varcon.engine.cores import use_free_cores
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import (
     STANDARD,
@@ -80,6 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
         if arguments[0] not in VERBS:
             hint = did_you_mean(arguments[0], VERBS) or f"; choose one of {', '.join(VERBS)}"
             raise InputError(f"there is no command {arguments[0]!r}{hint}")
+        if arguments[0] in AT_WORK and not {"-h", "--help"} & {*arguments} and (notice := use_free_cores()):
+            console.print(notice, soft_wrap=True)
         VERBS[arguments[0]](arguments[1:], console)
         return 0
     except InputError as error:  # all processes find the same fault; one says so
@@ -226,3 +229,4 @@ VERBS: dict[str, Callable[[list[str], Console], None]] = {
     "reproduce": of_many_runs("reproduce"),
     **deployment.VERBS,
 }
+AT_WORK = {"demo", "train", "evaluate", "compare", "sweep", "reproduce"}  # long enough to look around first

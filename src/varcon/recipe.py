@@ -38,8 +38,8 @@ class TrainSettings:
     average: float = 0.0  # momentum of a moving average of the weights, which is then what is kept; 0: none
     warmup_epochs: float = 2.0  # of linear growth before the cosine
     balanced: bool = False  # draw every class equally often, however many images it has
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """of the network's arithmetic; bf16 and fp16 are faster on a GPU"""
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "fp32"
+    """of the network's arithmetic; auto: bf16, which is faster, where the device computes in it, else fp32"""
     device: str = "auto"  # auto: cuda where there is one, otherwise cpu
     compile: bool = False  # torch.compile instead of the project's own kernels for BatchNorm; on cuda only
     cuda_graph: bool = True  # replay each step as one CUDA graph; on one cuda device, not in fp16

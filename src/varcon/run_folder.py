@@ -28,6 +28,7 @@ from varcon import distributed
 from varcon.core import Data, Findings, InputError
 from varcon.engine.claim import LOCK, claimed
 from varcon.engine.journal import read_rows
+from varcon.engine.precision import working_type
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
 from varcon.files import replacing, temporaries, write_json
@@ -144,13 +145,16 @@ def alike(before: Any, now: Any) -> bool:
     return close or bool(before == now)
 
 
+def device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"cpu, {torch.get_num_threads()} threads"
+
+
 def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str) -> dict[str, Any]:
-    kind = (
-        torch.cuda.get_device_name(device)
-        if device.type == "cuda"
-        else f"cpu, {torch.get_num_threads()} threads"
-    )
+    kind = device_name(device)
     hindrance = why_no_graph(recipe, device, distributed.world_size())
+    computed_in = working_type(recipe.train.precision, device)
     return {
         "recipe": recipe_to_dict(recipe),
         "command": command,
@@ -160,6 +164,7 @@ def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str
             "python": platform.python_version(),
         },
         "device": kind if distributed.world_size() == 1 else f"{distributed.world_size()} x {kind}",
+        "computed_in": str(computed_in).removeprefix("torch."),
         "steps": f"kernel by kernel ({hindrance})" if hindrance else "one CUDA graph each",
         **facts_of(data),
         "started": datetime.now().isoformat(timespec="seconds"),

@@ -114,7 +114,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
         learning_rate=0.1,
         weight_decay=5e-4,
         warmup_epochs=chosen_warmup(epochs),
-        precision="bf16" if device == "cuda" else "fp32",
+        precision="auto",
         balanced=balanced,
     )
     recipe: Recipe[Any] = Recipe(

@@ -19,6 +19,7 @@ from varcon.engine import loop
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint
 from varcon.engine.interrupt import Interrupted
 from varcon.engine.loop import fit
+from varcon.engine.precision import computes_in_bf16
 from varcon.evaluations import KNN
 from varcon.methods import METHODS
 from varcon.recipe import TrainSettings
@@ -342,11 +343,13 @@ def test_half_precision_trains(tmp_path):
     path = tmp_path / "few.npz"
     write_few(path, 64)
     found = {}
-    for precision in ("fp32", "bf16", "fp16"):
+    for precision in ("fp32", "bf16", "fp16", "auto"):
         few = replace(
             recipe(epochs=3, batch_size=32, precision=precision), data=DataSettings("npz", str(path))
         )
         found[precision] = rows(run.train(few, tmp_path / precision))
+    of_auto = "bf16" if computes_in_bf16(torch.device("cpu")) else "fp32"
+    assert [row["loss"] for row in found["auto"]] == [row["loss"] for row in found[of_auto]]
     for precision in ("bf16", "fp16"):
         assert found[precision][0]["loss"] == pytest.approx(found["fp32"][0]["loss"], rel=0.02)
         assert found[precision][-1]["loss"] < found[precision][0]["loss"]

@@ -8,7 +8,7 @@ from torch import nn
 
 from varcon.core import Batch
 from varcon.encoders import EncoderSettings
-from varcon.engine.precision import CastTogether, cast
+from varcon.engine.precision import CastTogether, cast, computes_in_bf16, working_type
 from varcon.methods import METHODS
 
 
@@ -66,3 +66,26 @@ def test_a_layer_that_is_not_used_has_no_gradient():
         CastTogether(model, torch.bfloat16)(torch.ones(1, 1, 2, 2)).sum().backward()
     assert model.used.weight.grad.item() == 4
     assert model.idle.weight.grad is None
+
+
+def test_auto_is_bf16_where_the_processor_has_instructions_for_it(monkeypatch):
+    """Those of AVX512 alone convert to and fro, and are slower than float32."""
+    device = torch.device("cpu")
+    for names, expected in (
+        ({"avx512_f": True, "avx512_bf16": True, "amx_bf16": False}, torch.bfloat16),
+        ({"amx_bf16": True}, torch.bfloat16),
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, torch.float32),
+        ({"architecture": "aarch64"}, torch.float32),
+    ):
+        computes_in_bf16.cache_clear()
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda names=names: names, raising=False)
+        assert working_type("auto", device) == expected
+    computes_in_bf16.cache_clear()
+    monkeypatch.delattr(torch.cpu, "get_capabilities")  # an older torch
+    assert working_type("auto", device) == torch.float32
+    computes_in_bf16.cache_clear()
+
+
+def test_what_is_asked_for_by_name_is_taken():
+    found = [working_type(name, torch.device("cpu")) for name in ("fp32", "bf16", "fp16")]
+    assert found == [torch.float32, torch.bfloat16, torch.float16]

@@ -1,13 +1,33 @@
-"""Weights in the short type of a step's precision, cast together."""
+"""The type that a step computes in, and weights cast to a short one together."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16")  # of processors, as torch names them
+
+
+def working_type(precision: str, device: torch.device) -> torch.dtype:
+    """In which convolutions and products are computed."""
+    if precision == "auto":
+        return torch.bfloat16 if computes_in_bf16(device) else torch.float32
+    return DTYPES[precision]
+
+
+@cache
+def computes_in_bf16(device: torch.device) -> bool:
+    """By instructions of its own. Processors without them are several times slower in bf16 than in fp32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    known = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return any(known.get(name) for name in BF16_INSTRUCTIONS)
 
 
 class CastTogether:

@@ -21,12 +21,11 @@ from varcon.augment import draw_views
 from varcon.core import Batch, Data, Method, Split, StepOutput
 from varcon.engine.average import WeightAverage
 from varcon.engine.journal import Averages
-from varcon.engine.precision import CastTogether
+from varcon.engine.precision import CastTogether, working_type
 from varcon.engine.samples import SampleRecord
 from varcon.kernels import HAS_TRITON
 from varcon.recipe import Recipe, TrainSettings
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WARM_UP = 3  # steps before capture: compilation, the optimizer's state and cuDNN's choices come first
 
 
@@ -59,12 +58,11 @@ class Step:
 
     def find_gradients(self, indices: Tensor) -> StepOutput:
         """Changes nothing but the method, its gradients and the generator: `rehearse` counts on it."""
-        data, precision = self.data, self.recipe.train.precision
-        dtype = DTYPES[precision]
+        data, dtype = self.data, working_type(self.recipe.train.precision, indices.device)
         views = draw_views(
             self.images.images, self.recipe.augment, data.mean, data.std, self.generator, indices, dtype
         )
-        with torch.autocast(indices.device.type, dtype, precision != "fp32"):
+        with torch.autocast(indices.device.type, dtype, dtype != torch.float32):
             output = self.model(Batch(views, self.images.labels[indices], indices))
         self.scaler.scale(output.loss).backward()
         return output
@@ -84,8 +82,9 @@ def as_called(method: Method, settings: TrainSettings, device: torch.device) -> 
     model = distributed.synchronised(method, device)
     if settings.compile and device.type == "cuda":
         return torch.compile(model)
-    if model is method and device.type == "cuda" and settings.precision != "fp32":
-        return CastTogether(method, DTYPES[settings.precision])
+    dtype = working_type(settings.precision, device)
+    if model is method and device.type == "cuda" and dtype != torch.float32:
+        return CastTogether(method, dtype)
     return model
 
 
