@@ -1,9 +1,12 @@
 """The command `varcon`, and `python -m varcon`."""
 
+import os
 import sys
 
 
 def main() -> int:
+    # Before torch is imported: its profiler, by which memory on a CPU is counted, else tells of every start.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:
         from varcon.cli import main as command
         from varcon.terminal import flush_or_drop

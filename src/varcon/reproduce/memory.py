@@ -91,6 +91,7 @@ def measure(name: str, samples: int, classes: int, device: str) -> Cost | None:
         work()
         synchronise(on_gpu)
         seconds.append(time.perf_counter() - began)
+    embeddings.grad = None  # not to be freed while memory is counted: the count would know nothing of it
     return Cost(statistics.median(seconds), (held_on_gpu if on_gpu else held_on_cpu)(work))
 
 
