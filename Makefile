@@ -26,6 +26,7 @@ check: $(TESTABLE)
 	$(BIN)/python -m pytest -n auto --dist loadfile
 
 docs: $(DOCUMENTED)
+	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 format: $(READY)

@@ -1,7 +1,7 @@
-"""The pages on commands and settings, made from the command line itself whenever the site is built.
+"""The pages on commands and settings, made from the command line itself: `python docs/generate.py`.
 
-MkDocs calls the functions named on_*. Nothing here is typed twice: what the pages say is what --help says,
-and the page of results is RESULTS.md.
+They are kept, to be read where the code is, and a test compares. Nothing is typed twice: what they say is
+what --help says. MkDocs calls the functions named on_*; its page of results is RESULTS.md.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ WORDS = {"INT": "whole number", "FLOAT": "number", "STR": "text", "PATH": "path"
 SHARED = ("data", "augment", "encoder", "method", "train")  # sections of every recipe
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
+def pages() -> dict[str, str]:
     parsers = {verb: parser(verb) for verb in VERBS}
     of_methods = {name: parser_for_method(name) for name in METHODS}
-    files.append(File.generated(config, "commands.md", content=commands_page(parsers)))
-    files.append(
-        File.generated(config, "settings.md", content=settings_page(of_methods, parsers["evaluate"]))
-    )
+    return {
+        "commands.md": commands_page(parsers),
+        "settings.md": settings_page(of_methods, parsers["evaluate"]),
+    }
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
     results = (ROOT / "RESULTS.md").read_text(encoding="utf-8").replace("](results", "](../results")
     files.append(File.generated(config, "results.md", content=results))
     return files
@@ -204,3 +207,8 @@ def escaped(text: str) -> str:
 
 def indented(text: str) -> str:
     return "\n".join(f"    {line}".rstrip() for line in text.rstrip().splitlines())
+
+
+if __name__ == "__main__":
+    for page, content in pages().items():
+        (Path(__file__).parent / page).write_text(content, encoding="utf-8")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 import os
 import re
 import shlex
@@ -30,7 +31,9 @@ from varcon.methods import METHODS
 from varcon.recipe import DIGITS, Recipe, load_recipe, recipe_from_dict
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+GENERATED = ("commands.md", "settings.md")
+WRITTEN = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name not in GENERATED]
+PAGES = [ROOT / "README.md", *WRITTEN]
 BY_TARGET = (tuple[Target, ...], Target | None)  # set by --target, and no flags of their own
 
 
@@ -95,6 +98,18 @@ def test_every_page_is_in_the_site(site):
     names = {page.stem for page in PAGES[1:]} | {"commands", "settings", "results"}
     assert names <= {page.stem for page in site.glob("*.html")}
     assert not list(site.rglob("*.py"))
+
+
+def test_kept_pages_are_what_the_command_line_says():
+    """In a process of its own, as the site is built."""
+    code = f"import sys; sys.path[:0] = [{str(ROOT / 'docs')!r}]; import generate, json; "
+    code += "print(json.dumps(generate.pages()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    made = json.loads(done.stdout)
+    assert tuple(made) == GENERATED
+    for page, content in made.items():
+        kept = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        assert kept == content, f"{page} has changed: python docs/generate.py"
 
 
 def test_no_page_needs_the_network(site):
@@ -258,8 +273,7 @@ def test_files_in_the_docs_exist():
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for place in re.findall(r"\]\((?!\w+:|#)([^)#]+)", text):
-            made = place in ("commands.md", "settings.md")  # by the build
-            assert made or (page.parent / place).exists(), f"{page.name}: {place}"
+            assert (page.parent / place).exists(), f"{page.name}: {place}"
         lines, inline = spans(page)
         for code in [*lines, *inline]:
             for target in re.findall(r"^make (\w+)", code):
