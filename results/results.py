@@ -53,9 +53,11 @@ PICTURED = {
     "SupCon, ResNet-50": ("cifar100/r50-supcon", "SupCon"),
     "SupCon, auto, ResNet-50": ("cifar100/r50-supcon-auto", "SupCon"),
     "cross-entropy, ResNet-50": ("cifar100/r50-ce-sim", "Cross-entropy"),
+    "cross-entropy*, ResNet-50": ("cifar100/r50-ce-dn", "Cross-entropy"),
     "VarCon, ResNet-18": ("cifar100/r18-varcon", ""),
     "SupCon, ResNet-18": ("cifar100/r18-supcon", ""),
     "cross-entropy, ResNet-18": ("cifar100/r18-ce", ""),
+    "cross-entropy*, ResNet-18": ("cifar100/r18-ce-dn", ""),
 }
 
 
@@ -90,6 +92,21 @@ def mean(pattern: str, title: str) -> float:
     if found is None:
         raise SystemExit(f"no run of results/{pattern}-seed* has a score {finding} {score}")
     return found.mean
+
+
+def less(one: str, other: str, title: str, of_other: str = "") -> float:
+    """How far the first is ahead of the second, in means over their seeds."""
+    return mean(one, title) - mean(other, of_other or title)
+
+
+def seeds(*patterns: str) -> str:
+    """How many there are, of one run or of several that are compared."""
+    words = {1: "one", 2: "two", 3: "three"}
+    counts = [len(kept(pattern)) for pattern in patterns]
+    told = [words.get(count, str(count)) for count in dict.fromkeys(counts)]
+    first = f"{told[0]} seed" + ("s" if counts[0] > 1 else "")
+    each = " each" if len(patterns) > 1 and len(told) == 1 else ""
+    return " and ".join([first, *told[1:]]) + each
 
 
 def last(pattern: str, metric: str) -> float:
@@ -176,6 +193,8 @@ def written() -> str:
         "table": table,
         "score": quoted,
         "mean": mean,
+        "less": less,
+        "seeds": seeds,
         "last": last,
         "published": published,
         "commands": commands,

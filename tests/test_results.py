@@ -75,6 +75,7 @@ def test_a_kept_run_is_whole_and_small(folder):
         ("cifar100/varcon_r18", "cifar100/r18-varcon"),
         ("cifar100/supcon", "cifar100/r18-supcon"),
         ("cifar100/ce", "cifar100/r18-ce"),
+        ("the same", "cifar100/r18-ce-dn"),
     ],
 )
 def test_the_readme_quotes_them(results, row, pattern):
