@@ -66,6 +66,20 @@ def test_scores_come_from_the_curves(digits):
     assert first.scores["best_mean_per_class"] == per_class.max()
 
 
+def test_no_part_is_of_a_single_image(digits):
+    """Whose batch norm would have no deviation where it has shrunk to one pixel."""
+    sizes = []
+    for count, batch in ((3, 2), (7, 2), (129, 64)):
+        few = Split(digits.train.images[:count], digits.train.labels[:count])
+        encoder = untrained(digits)
+        encoder.encoder.register_forward_hook(
+            lambda module, images, features: sizes.append(len(images[0])) if module.training else None
+        )
+        data = Data(few, digits.test, digits.classes, digits.mean, digits.std)
+        FineTune(epochs=1, head="random", batch_size=batch)(encoder, data)
+    assert sizes == [3, 3, 2, 2, 43, 43, 43]
+
+
 def test_the_regression_is_where_it_begins(digits):
     """With a rate that moves nothing, still images and no batch norm to follow them."""
     pixels = raw_pixels(digits, CPU)

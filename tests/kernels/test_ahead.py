@@ -1,53 +1,12 @@
 """Kernels compiled together for a GPU that is not there: Triton is given a driver that notes launches."""
 
 import pytest
-from references.kernels import run_with_compiler
+from references.kernels import DRIVER, run_with_compiler
 
-GPU = """
-import threading
-import torch, triton
-from triton.backends.compiler import GPUTarget
+GPU = f"""{DRIVER}
 from varcon.kernels.ahead import compiled_together
 from varcon.kernels.batch_norm import _moments_kernel, _parameter_gradients_kernel
 
-launched, built, loaded_on = [], [], []
-here = threading.local()
-
-class Launcher:
-    def __init__(self, source, metadata):
-        self.name = metadata.name
-        built.append(self.name)
-
-    def __call__(self, *arguments):
-        launched.append(self.name)
-
-class Utils:
-    def load_binary(self, name, kernel, shared, device):
-        loaded_on.append(device)
-        return object(), 0, 0, 0, 1024
-
-    def get_device_properties(self, device):
-        return {"max_shared_mem": 1 << 18}
-
-    def unload_module(self, module):
-        pass
-
-class Driver:
-    utils, launcher_cls = Utils(), Launcher
-
-    def get_current_target(self):
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self):
-        return getattr(here, "device", 0)
-
-    def set_current_device(self, device):
-        here.device = device
-
-    def get_current_stream(self, device):
-        return 0
-
-triton.runtime.driver.set_active(Driver())
 compiled = []
 triton.knobs.runtime.jit_post_compile_hook = lambda fn, **_: compiled.append(fn.name)
 x, sums, totals = torch.zeros(64, 16), torch.zeros(8, 2, 16), torch.zeros(2, 16)

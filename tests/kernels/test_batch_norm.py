@@ -1,6 +1,8 @@
 """The fused kernels against torch in float64: on a GPU, or in Triton's interpreter."""
 
 import copy
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from varcon.encoders import EncoderSettings
 from varcon.kernels import norms
 
 pytest.importorskip("triton")
+from varcon.kernels import batch_norm, pointwise
 from varcon.kernels.batch_norm import norm_add_relu
 
 
@@ -98,12 +101,27 @@ def test_who_is_served():
     """The CPU, evaluation and odd numbers of channels are the plain path's."""
     norm, x = nn.BatchNorm2d(8), torch.zeros(2, 8, 4, 4)
     assert not norms.fused_serves(x, norm)
-    gpu = torch.zeros(2, 8, 4, 4, device="meta")
-    gpu_like = type("OnGPU", (), {"is_cuda": True, "dtype": torch.float32, "shape": gpu.shape})()
-    assert norms.fused_serves(gpu_like, norm)
-    assert not norms.fused_serves(gpu_like, norm.eval())
-    gpu_like.shape = torch.Size((2, 12, 4, 4))
-    assert not norms.fused_serves(gpu_like, nn.BatchNorm2d(12))
+
+    def on_gpu(*shape):
+        size = torch.Size(shape)
+        return SimpleNamespace(is_cuda=True, dtype=torch.float32, shape=size, numel=size.numel)
+
+    assert norms.fused_serves(on_gpu(2, 8, 4, 4), norm)
+    assert not norms.fused_serves(on_gpu(1, 8, 1, 1), norm)  # torch says what is wrong with a single pixel
+    assert not norms.fused_serves(on_gpu(2, 8, 4, 4), norm.eval())
+    assert not norms.fused_serves(on_gpu(2, 12, 4, 4), nn.BatchNorm2d(12))
+
+
+def test_kernels_are_launched_where_their_tensors_lie(monkeypatch):
+    """Triton takes the current device, which on a machine with several may be another."""
+    entered = []
+    for module in (batch_norm, pointwise):
+        monkeypatch.setattr(module, "on_device_of", lambda x: entered.append(x.shape) or nullcontext())
+    x, norm = torch.randn(2, 8, 4, 4, device=DEVICE), nn.BatchNorm2d(8).to(DEVICE)
+    batch_norm.norm_add_relu(x, norm)
+    pointwise.convolve_norm(x, torch.randn(8, 8, 1, 1, device=DEVICE), norm)
+    pointwise.convolve_images(x[:, :3], torch.randn(8, 3, 3, 3, device=DEVICE), norm)
+    assert [shape[1] for shape in entered] == [8, 8, 3, 32]
 
 
 @pytest.mark.gpu

@@ -1,10 +1,12 @@
 """The fused kernels against the definition; without a GPU, Triton's interpreter runs them on the CPU."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from references.kernels import DRIVER, run_with_compiler
 from references.varcon import slow_varcon
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -296,6 +298,43 @@ def exactly(embeddings, labels, **options):
     exact = embeddings.detach().double().requires_grad_()
     loss_fn = VarConLoss(1000, **options).cuda().double()
     return value_and_gradients(loss_fn(exact, labels), exact, loss_fn.epsilon)
+
+
+SMALLER = """
+capability = 86
+from varcon.kernels import fused_loss
+fused_loss.is_roomy = lambda device: False
+for kind in (torch.float32, torch.bfloat16):
+    for width in (64, 128, 200, 256, 300, 512):
+        embeddings, labels = torch.zeros(100, width, dtype=kind), torch.zeros(100, dtype=torch.int64)
+        sums = fused_loss.sum_classes(embeddings, labels, 10, True)
+        fused_loss.fused_varcon_loss(embeddings, torch.tensor(0.02), labels, sums, 0.1)
+        for name, size in shared.items():
+            assert size <= 99 * 1024, (name, kind, width, size)
+print(len(launched))
+"""
+
+
+def test_it_fits_into_the_shared_memory_of_smaller_gpus(tmp_path):
+    """Compiled for one of 99 KiB, as those of desktops have."""
+    assert run_with_compiler(DRIVER + SMALLER, tmp_path) == "36\n"
+
+
+def test_who_has_shared_memory_and_who_is_too_old(monkeypatch):
+    device = torch.device("cuda:1")
+    on_gpu = SimpleNamespace(device=device, is_cuda=True, dtype=torch.float32, shape=(4, 128))
+    for capability, roomy, serves in (
+        ((7, 5), False, False),
+        ((8, 0), True, True),
+        ((8, 9), False, True),
+        ((9, 0), True, True),
+        ((12, 0), False, True),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda where, found=capability: found)
+        fused_loss.is_roomy.cache_clear()
+        assert fused_loss.is_roomy(device) == roomy
+        assert kernels.loss_kernel_serves(on_gpu) == serves
+    fused_loss.is_roomy.cache_clear()
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -45,7 +45,7 @@ def constant(values: Sequence[float], device: torch.device) -> Tensor:
     return _constant(tuple(values), device)
 
 
-@lru_cache(maxsize=256)
+@cache  # without an end: a captured graph reads them at their places
 @torch.inference_mode(False)  # what evaluation asked for first must serve training too
 def _constant(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=device)

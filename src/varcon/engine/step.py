@@ -97,25 +97,33 @@ class GraphedStep:
             step.recipe.train.batch_size, dtype=torch.int64, device=step.generator.device
         )
         self.graph: torch.cuda.CUDAGraph | None = None
+        # One for warm-up and capture, of this device: torch's own for captures is that of the first one's.
+        self.stream: torch.cuda.Stream | None = None
         self.phase = step.method.phase
         self.warm = 0
 
     def __call__(self, indices: Tensor) -> None:
+        with torch.cuda.device(self.indices.device):  # which need not be the current one
+            self._take(indices)
+
+    def _take(self, indices: Tensor) -> None:
         self.indices.copy_(indices)
+        self.stream = self.stream or torch.cuda.Stream()
         if self.step.method.phase != self.phase:
             self.graph, self.phase, self.warm = None, self.step.method.phase, 0
         if self.graph is None and self.warm < WARM_UP:
-            with aside():
+            with aside(self.stream):
                 if self.warm == 0 and HAS_TRITON and not self.step.recipe.train.compile:
                     self._compile()
                 self.step(self.indices)
             self.warm += 1
             return
         if self.graph is None:
-            self.graph = torch.cuda.CUDAGraph()
-            self.graph.register_generator_state(self.step.generator)
-            with torch.cuda.graph(self.graph):  # records and executes nothing
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self.step.generator)
+            with torch.cuda.graph(graph, stream=self.stream):  # records and executes nothing
                 self.step(self.indices)
+            self.graph = graph
         self.graph.replay()
 
     def _compile(self) -> None:
@@ -128,9 +136,8 @@ class GraphedStep:
 
 
 @contextmanager
-def aside() -> Iterator[None]:
-    """On a stream of its own, as capture asks of what comes before it."""
-    stream = torch.cuda.Stream()
+def aside(stream: torch.cuda.Stream) -> Iterator[None]:
+    """On another stream than the usual one, as capture asks of what comes before it."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield

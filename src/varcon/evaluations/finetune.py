@@ -77,7 +77,8 @@ class FineTune:
             nesterov=True,
             weight_decay=self.weight_decay,
         )
-        steps_an_epoch = math.ceil(len(labels) / self.batch_size)
+        # Parts of equal size, and of two images at least: a single one would stop the batch norm.
+        steps_an_epoch = max(1, min(math.ceil(len(labels) / self.batch_size), len(labels) // 2))
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs * steps_an_epoch)
         where = self.target.name if self.target else "its own data"
         several = labels.ndim == 2  # classes an image, which mAP alone can judge
@@ -86,7 +87,6 @@ class FineTune:
             encoder.progress(epoch, self.epochs, f"fine-tuning on {where}")
             model.train()
             total = torch.zeros((), device=device)
-            # Parts of equal size: a last one of a single image would stop the batch norm.
             for part in torch.randperm(len(labels), generator=ordering).tensor_split(steps_an_epoch):
                 images = data.train.images[part].to(device)
                 views = augment(images, policy, encoder.mean, encoder.std, drawing)

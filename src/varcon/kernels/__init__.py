@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
 
 import torch
@@ -14,6 +15,7 @@ HAS_TRITON = find_spec("triton") is not None
 LOSS_DEVICES = {"cuda"}  # the tests add the CPU, where Triton interprets its kernels
 LOSS_TYPES = {torch.float32, torch.bfloat16, torch.float16}
 LOSS_DIMENSIONS = 512  # of wider embeddings a block no longer fits into a processor's registers
+LOSS_CAPABILITY = (8, 0)  # Ampere; what came before has too little shared memory
 
 
 def loss_kernel_serves(embeddings: Tensor) -> bool:
@@ -23,4 +25,10 @@ def loss_kernel_serves(embeddings: Tensor) -> bool:
         and embeddings.device.type in LOSS_DEVICES
         and embeddings.dtype in LOSS_TYPES
         and embeddings.shape[1] <= LOSS_DIMENSIONS
+        and (not embeddings.is_cuda or torch.cuda.get_device_capability(embeddings.device) >= LOSS_CAPABILITY)
     )
+
+
+def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:
+    """Within it kernels are launched where the tensor lies; else Triton takes the current device."""
+    return torch.cuda.device_of(tensor) if tensor.is_cuda else nullcontext()

@@ -22,6 +22,7 @@ from varcon.augment.operated import draws
 from varcon.augment.ops import Normalisation
 from varcon.augment.settings import AugmentSettings
 from varcon.augment.sim import CROP_RATIO
+from varcon.kernels import on_device_of
 from varcon.kernels.sim_augment import LONGEST_SIDE, random_crop, rounded
 
 IDENTITY = tl.constexpr(auto.OPERATIONS.index("identity"))
@@ -60,20 +61,21 @@ def operated_views(
     )
     choices = choices_of(settings.policy, settings.auto, settings.rand_magnitude)
     constants = compiled_in((images.shape[2], images.shape[3]), settings, to)
-    _auto_kernel[(count,)](
-        views,
-        images,
-        None if indices is None else indices.contiguous(),
-        uniforms,
-        ops.constant(choices, images.device),
-        len(images) if indices is None else len(indices),
-        count,
-        *images.stride(),
-        **constants,
-        num_warps=4 if constants["BLOCK"] <= 1024 else 16,  # at most eight pixels a thread: more would spill
-        # A fused multiply-add rounds once where the twin rounds twice, and could change a level.
-        enable_fp_fusion=False,
-    )
+    with on_device_of(images):
+        _auto_kernel[(count,)](
+            views,
+            images,
+            None if indices is None else indices.contiguous(),
+            uniforms,
+            ops.constant(choices, images.device),
+            len(images) if indices is None else len(indices),
+            count,
+            *images.stride(),
+            **constants,
+            num_warps=4 if constants["BLOCK"] <= 1024 else 16,  # at most eight pixels a thread, or they spill
+            # A fused multiply-add rounds once where the twin rounds twice, and could change a level.
+            enable_fp_fusion=False,
+        )
     return views
 
 

@@ -21,6 +21,8 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from varcon.kernels import on_device_of
+
 # Measured on an H200, whose 132 multiprocessors these keep busy.
 PROGRAMS = 528  # that share a sum over the rows
 TILE = 4096  # elements that a program holds at once
@@ -404,4 +406,5 @@ def norm_add_relu(
     x = x.contiguous(memory_format=torch.channels_last)
     skip = None if skip is None else like(skip, x)
     skip_parameters = (None, None) if skip_norm is None else (skip_norm.weight, skip_norm.bias)
-    return _NormAddReLU.apply(x, norm.weight, norm.bias, skip, *skip_parameters, norm, skip_norm)
+    with on_device_of(x):  # autograd looks after the way back
+        return _NormAddReLU.apply(x, norm.weight, norm.bias, skip, *skip_parameters, norm, skip_norm)

@@ -7,15 +7,17 @@ takes memory for the class sums and, in 16 bits, the references: nothing of size
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from varcon.kernels import loss_kernels
+from varcon.kernels import loss_kernels, on_device_of
 
 SUMMED_ROWS = 16  # samples a program adds to their classes
+ROOMY = {(8, 0), (9, 0), (10, 0), (10, 3)}  # GPUs with 163 KiB of shared memory or more; others have 99
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -29,13 +31,22 @@ class Blocks(NamedTuple):
     warps: int
 
 
-def blocks_for(width: int, split: bool) -> Blocks:
-    """The largest that leaves the inner loop free of spilled registers, read off the compiled kernels."""
+def blocks_for(width: int, split: bool, roomy: bool) -> Blocks:
+    """The largest that leaves the inner loop free of spilled registers, read off the compiled kernels, and
+    that fits into the shared memory."""
     if width <= 128:
         return Blocks(rows=64, classes=64, warps=4)
+    if not roomy:
+        return Blocks(rows=32, classes=16, warps=8 if split and width > 256 else 4)
     if width <= 256:
         return Blocks(rows=64, classes=32, warps=8)
     return Blocks(rows=32, classes=16, warps=8) if split else Blocks(rows=64, classes=32, warps=8)
+
+
+@cache
+def is_roomy(device: torch.device) -> bool:
+    """Whether the largest blocks fit into its shared memory; where kernels are interpreted, all do."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) in ROOMY
 
 
 def padded_width(width: int) -> int:
@@ -90,14 +101,16 @@ def sum_classes(embeddings: Tensor, labels: Tensor, num_classes: int, normalize:
         starts = torch.searchsorted(
             sorted_labels, torch.arange(num_classes + 1, dtype=sorted_labels.dtype, device=labels.device)
         )
-        loss_kernels.sum_sorted_classes[(num_classes,)](
-            embeddings, order, starts, class_sums, num_classes, width, **constants
-        )
+        with on_device_of(embeddings):
+            loss_kernels.sum_sorted_classes[(num_classes,)](
+                embeddings, order, starts, class_sums, num_classes, width, **constants
+            )
     else:
         class_sums = embeddings.new_zeros(length, dtype=torch.float32)
-        loss_kernels.add_to_classes[(blocks_in(samples, SUMMED_ROWS),)](
-            embeddings, labels, class_sums, samples, num_classes, width, **constants
-        )
+        with on_device_of(embeddings):
+            loss_kernels.add_to_classes[(blocks_in(samples, SUMMED_ROWS),)](
+                embeddings, labels, class_sums, samples, num_classes, width, **constants
+            )
     return class_sums
 
 
@@ -131,7 +144,7 @@ def loss_and_gradients(
     classes = len(class_sums) // (width + 1)
     padded = padded_width(width)
     split = embeddings.dtype == torch.float32
-    blocks = blocks_for(padded, split)
+    blocks = blocks_for(padded, split, is_roomy(embeddings.device))
     padded_classes = blocks_in(classes, blocks.classes) * blocks.classes
     programs = blocks_in(samples, blocks.rows)
     parts = min(64, 64 * 128 // padded)  # which every program of the second kernel adds up, in one load
@@ -139,18 +152,19 @@ def loss_and_gradients(
     references = embeddings.new_empty((1 + split) * padded_classes * padded, dtype=torch.float16)
     scratch = class_sums.new_empty(padded_classes + parts * (padded + 2) + 1 + 2 * programs)
     loss, by_epsilon, terms, by_embeddings = _results(embeddings)
-    loss_kernels.make_references[(min(parts, padded_classes // loss_kernels.REFERENCE_ROWS.value),)](
-        class_sums, bank, known, references, scratch, classes, padded_classes, width,
-        ALL_CLASSES=all_classes, SPLIT=split, WIDTH=padded, PARTS=parts,
-    )  # fmt: skip
-    loss_kernels.loss_and_gradient[(programs,)](
-        embeddings, epsilon, labels, class_sums, bank, known, references, scratch,
-        loss, by_epsilon, terms, by_embeddings,
-        samples, classes, padded_classes, width, temperature, float(processes),
-        NORMALIZE=normalize, LEAVE_ONE_OUT=leave_one_out, SPLIT=split,
-        ROWS=blocks.rows, CLASSES=blocks.classes, WIDTH=padded, PARTS=parts,
-        num_warps=blocks.warps, num_stages=2,
-    )  # fmt: skip
+    with on_device_of(embeddings):
+        loss_kernels.make_references[(min(parts, padded_classes // loss_kernels.REFERENCE_ROWS.value),)](
+            class_sums, bank, known, references, scratch, classes, padded_classes, width,
+            ALL_CLASSES=all_classes, SPLIT=split, WIDTH=padded, PARTS=parts,
+        )  # fmt: skip
+        loss_kernels.loss_and_gradient[(programs,)](
+            embeddings, epsilon, labels, class_sums, bank, known, references, scratch,
+            loss, by_epsilon, terms, by_embeddings,
+            samples, classes, padded_classes, width, temperature, float(processes),
+            NORMALIZE=normalize, LEAVE_ONE_OUT=leave_one_out, SPLIT=split,
+            ROWS=blocks.rows, CLASSES=blocks.classes, WIDTH=padded, PARTS=parts,
+            num_warps=blocks.warps, num_stages=2,
+        )  # fmt: skip
     return loss, by_epsilon, terms, by_embeddings
 
 

@@ -52,11 +52,12 @@ def convolve_norm(
     x: Tensor, convolution: nn.Conv2d, norm: nn.BatchNorm2d
 ) -> tuple[Tensor, nn.BatchNorm2d | None]:
     """norm(convolution(x)) for a 1x1 convolution; or without the norm, which is then left to be applied."""
-    if pointwise_serves(x, norm):
+    down, across = convolution.stride
+    seen = x[:, :, ::down, ::across]
+    if pointwise_serves(seen, norm):
         from varcon.kernels.pointwise import convolve_norm as fused
 
-        down, across = convolution.stride
-        return fused(x[:, :, ::down, ::across], convolution.weight, norm)[0], None
+        return fused(seen, convolution.weight, norm)[0], None
     return convolution(x), norm
 
 
@@ -93,11 +94,13 @@ def pointwise_serves(x: Tensor, norm: nn.BatchNorm2d) -> bool:
 
 
 def fused_serves(x: Tensor, norm: nn.BatchNorm2d) -> bool:
-    """Whether this is training on a GPU, in whole bytes of mask bits; a compiler has fusions of its own."""
+    """Whether this is training on a GPU, in whole bytes of mask bits; a compiler has fusions of its own. Of a
+    single pixel torch says that it has no deviation."""
     return (
         HAS_TRITON
         and x.is_cuda
         and norm.training
+        and x.numel() > x.shape[1]
         and x.dtype != torch.float64
         and norm.num_features % 8 == 0
         and not torch.compiler.is_compiling()

@@ -30,6 +30,7 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from varcon.kernels import on_device_of
 from varcon.kernels.batch_norm import (
     Shape,
     follow,
@@ -422,7 +423,9 @@ def convolve_norm(
     x = x.contiguous(memory_format=torch.channels_last)
     skip = None if skip is None else like(skip, x)
     # Of a single column or row, either order of the weights is that of a matrix.
-    return _ConvolveNorm.apply(x, weight.to(x.dtype).contiguous(), norm.weight, norm.bias, skip, norm, relu)
+    flat = weight.to(x.dtype).contiguous()
+    with on_device_of(x):  # autograd looks after the way back
+        return _ConvolveNorm.apply(x, flat, norm.weight, norm.bias, skip, norm, relu)
 
 
 def convolve_images(images: Tensor, weight: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
@@ -439,8 +442,9 @@ def convolve_images(images: Tensor, weight: Tensor, norm: nn.BatchNorm2d) -> tup
         device=images.device,
         memory_format=torch.channels_last,
     )
-    _neighbours_kernel[(triton.cdiv(rows, 128),)](
-        images, neighbours, rows, height, width, channels, 128, columns
-    )
+    with on_device_of(images):
+        _neighbours_kernel[(triton.cdiv(rows, 128),)](
+            images, neighbours, rows, height, width, channels, 128, columns
+        )
     flat = F.pad(weight.permute(0, 2, 3, 1).flatten(1), (0, columns - 9 * channels))
     return convolve_norm(neighbours, flat[:, :, None, None], norm, relu=True)

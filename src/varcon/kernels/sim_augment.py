@@ -23,6 +23,7 @@ from varcon.augment import ops
 from varcon.augment.ops import Normalisation
 from varcon.augment.settings import AugmentSettings
 from varcon.augment.sim import CROP_RATIO, jitter_ranges, uniforms_per_view
+from varcon.kernels import on_device_of
 
 LONGEST_SIDE = 64  # one program holds a whole view in registers
 MOST_TAPS = 8  # along an axis: the loop over the columns' is unrolled
@@ -48,19 +49,20 @@ def sim_views(
         (count, 3, *size), dtype=to.dtype, device=images.device, memory_format=torch.channels_last
     )
     constants = compiled_in((images.shape[2], images.shape[3]), settings, size, to)
-    _sim_kernel[(count,)](
-        views,
-        images,
-        None if indices is None else indices.contiguous(),
-        uniforms,
-        len(images) if indices is None else len(indices),
-        count,
-        *images.stride(),
-        **constants,
-        num_warps=4 if constants["BLOCK"] <= 1024 else 16,  # at most eight pixels a thread: more would spill
-        # A fused multiply-add rounds once where the twin rounds twice, and could move a crop by a pixel.
-        enable_fp_fusion=False,
-    )
+    with on_device_of(images):
+        _sim_kernel[(count,)](
+            views,
+            images,
+            None if indices is None else indices.contiguous(),
+            uniforms,
+            len(images) if indices is None else len(indices),
+            count,
+            *images.stride(),
+            **constants,
+            num_warps=4 if constants["BLOCK"] <= 1024 else 16,  # at most eight pixels a thread, or they spill
+            # A fused multiply-add rounds once where the twin rounds twice, and could move a crop by a pixel.
+            enable_fp_fusion=False,
+        )
     return views
 
 
@@ -185,7 +187,7 @@ def _sim_kernel(
             colour = corner + from_row.to(tl.int32) * row_stride + from_column.to(tl.int32) * column_stride
             red += weight * tl.load(colour, seen, 0).to(tl.float32)
             green += weight * tl.load(colour + channel_stride, seen, 0).to(tl.float32)
-            blue += weight * tl.load(colour + 2 * channel_stride, seen, 0).to(tl.float32)
+            blue += weight * tl.load(colour + channel_stride + channel_stride, seen, 0).to(tl.float32)
 
     to_unit = 1 / (row_total * column_total * 255)
     red *= to_unit
