@@ -16,6 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
+from varcon import cli
 from varcon.cli import VERBS, main
 from varcon.files import write_text
 
@@ -481,3 +482,19 @@ def test_the_help_of_train_tells_what_is_no_flag(capsys):
     told = " ".join(capsys.readouterr().out.split())
     assert "but for method.name, which stands in the recipe" in told
     assert "--method.name" not in told
+
+
+def test_what_only_another_process_finds_is_told_by_it(here, monkeypatch, capsys):
+    """After a moment in which torchrun would end it, had the first one found the same."""
+    waited = []
+    monkeypatch.setattr(cli, "PROCESS", "3")
+    monkeypatch.setattr(cli.time, "sleep", waited.append)
+    assert main(["train", "missing.toml"]) == 2
+    assert capsys.readouterr().err.startswith("varcon, process 3: there is no recipe missing.toml")
+    assert waited == [cli.SECONDS_TO_END]
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "demo"])
+def test_what_one_process_does_is_not_done_by_several(here, verb, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    refused(capsys, here, [verb, "run"], f"{verb} works in one process; start it without torchrun")

@@ -18,6 +18,19 @@ def test_ctrl_c_while_torch_is_imported_is_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == "varcon: interrupted\n"
 
 
+def test_one_of_several_processes_that_fails_ends_at_once(monkeypatch, capsys):
+    """Without what Python does at its end, which may wait for the others."""
+    ended = []
+    monkeypatch.setattr(__main__.os, "_exit", ended.append)
+    monkeypatch.setattr(sys, "argv", ["varcon", "trian"])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    __main__.main()
+    monkeypatch.setattr(sys, "argv", ["varcon", "--version"])
+    assert __main__.main() == 0
+    assert ended == [2]
+    assert "did you mean 'train'" in capsys.readouterr().err
+
+
 def test_it_is_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["varcon", "trian"])
     assert __main__.main() == 2

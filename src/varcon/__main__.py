@@ -14,9 +14,13 @@ def main() -> int:
         print("varcon: interrupted", file=sys.stderr)
         return 130
     try:
-        return command()
+        code = command()
     finally:
         flush_or_drop()
+    if code and os.environ.get("WORLD_SIZE", "1") != "1":
+        # Python's own end would wait for the other processes, which may be waiting for this one.
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from varcon import run, run_folder
 from varcon.arguments import Demo, Download, Evaluate, Report, parse, read_seeds
-from varcon.cli_train import say_next, train, train_with_bar
+from varcon.cli_train import refuse_torchrun, say_next, train, train_with_bar
 from varcon.core import Findings, InputError, RunError
 from varcon.deploy import commands as deployment
 from varcon.encoders import FOR_VECTORS
@@ -39,6 +39,7 @@ from varcon.recipe import DIGITS, Recipe
 from varcon.terminal import Bar, doubts, findings_table, hardest_table, plain_console, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
+SECONDS_TO_END = 3.0  # within which torchrun ends the others after one
 
 
 OVERVIEW = """\
@@ -85,11 +86,13 @@ def main(arguments: list[str] | None = None) -> int:
             console.print(notice, soft_wrap=True)
         VERBS[arguments[0]](arguments[1:], console)
         return 0
-    except InputError as error:  # all processes find the same fault; one says so
-        return say(error, 2) if PROCESS == "0" else 2
+    except InputError as error:
+        after_the_first()
+        return say(error, 2)
     except Interrupted as error:
         return say(error, 128 + error.signal) if PROCESS == "0" else 128 + error.signal
     except RunError as error:
+        after_the_first()
         return say(error, 1)
     except KeyboardInterrupt:
         return say("interrupted", 130)
@@ -97,6 +100,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         return say(told(error), 2 if error.errno in FORBIDDEN else 1)
+
+
+def after_the_first() -> None:
+    """Of a fault that all processes find one tells, and torchrun then ends the others; of one that is found
+    elsewhere alone, those others."""
+    if PROCESS != "0":
+        time.sleep(SECONDS_TO_END)
 
 
 def told(error: OSError) -> str:
@@ -117,6 +127,7 @@ def say(error: object, code: int) -> int:
 
 
 def evaluate(arguments: list[str], console: Console) -> None:
+    refuse_torchrun("evaluate")
     folder = Path(arguments[0]) if arguments and not arguments[0].startswith("-") else None
     recipe = run_folder.stored_recipe(folder) if folder else Recipe()
     learned = run_folder.learned_epsilon(folder) if folder else None
@@ -165,6 +176,7 @@ def report(arguments: list[str], console: Console) -> None:
 
 
 def demo(arguments: list[str], console: Console) -> None:
+    refuse_torchrun("demo")
     chosen = parse(Demo, "demo", arguments)
     began = time.monotonic()
     out = chosen.out or free_folder(run_folder.RUNS / "demo")

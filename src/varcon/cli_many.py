@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import signal
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from varcon import parallel, run, run_folder, runs
 from varcon import reproduce as paper
 from varcon import sweep as grids
 from varcon.arguments import Compare, Reproduce, Sweep, parse, read_seeds
+from varcon.cli_train import refuse_torchrun
 from varcon.core import Data, InputError, RunError
 from varcon.encoders import FOR_VECTORS
 from varcon.engine.interrupt import Interrupted
@@ -34,6 +34,10 @@ EQUAL_TERMS = (
     "method settings and views are a method's own. What suits the method that these were chosen for may not "
     "suit the others."
 )
+ONE_BY_ONE = (
+    "on several GPUs, train each run with `torchrun --nproc-per-node N -m varcon train RECIPE --out RUN`, "
+    "evaluate it, then `varcon report RUN RUN ...`"
+)
 CHOOSING = (
     "These are scores on the test images: to choose by them, hold out training images instead, with "
     "--set data.held_out=0.1, and judge what was chosen on the test images once."
@@ -42,7 +46,7 @@ CHOOSING = (
 
 def compare(arguments: list[str], console: Console) -> None:
     chosen = parse(Compare, "compare", arguments)
-    refuse_torchrun("compare")
+    refuse_torchrun("compare", ONE_BY_ONE)
     command = shlex.join(["varcon", "compare", *arguments])
     ending = "-time" if chosen.budget == "time" else ""
     out = chosen.out or run_folder.RUNS / f"compare-{run_folder.run_name(chosen.recipe)}{ending}"
@@ -99,14 +103,6 @@ def chosen_devices(text: str | None) -> list[str]:
     return parallel.read_devices(text) if text else []
 
 
-def refuse_torchrun(verb: str) -> None:
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError(
-            f"{verb} works in one process; on several GPUs, train each run with `torchrun --nproc-per-node N "
-            "-m varcon train RECIPE --out RUN`, evaluate it, then `varcon report RUN RUN ...`"
-        )
-
-
 @contextmanager
 def going_on_with(command: str) -> Iterator[None]:
     """Whenever it is stopped, the user learns how to go on."""
@@ -120,7 +116,7 @@ def going_on_with(command: str) -> Iterator[None]:
 
 def sweep(arguments: list[str], console: Console) -> None:
     chosen = parse(Sweep, "sweep", arguments)
-    refuse_torchrun("sweep")
+    refuse_torchrun("sweep", ONE_BY_ONE)
     base = load_recipe(chosen.recipe).with_data_path(chosen.data_path)
     devices, judges = chosen_devices(chosen.devices), read_judges(chosen.only, chosen.target, base)
     if devices:
@@ -176,7 +172,7 @@ def reproduce(arguments: list[str], console: Console) -> None:
     if chosen.names in ((), ("list",)):
         console.print(names_of_the_paper(), end="", soft_wrap=True)
         return
-    refuse_torchrun("reproduce")
+    refuse_torchrun("reproduce", ONE_BY_ONE)
     names, seeds = paper.chosen(chosen.names), read_seeds(chosen.seeds)
     devices = parallel.read_devices(chosen.devices)
     ending = f"-{paper.parse_data(chosen.data).name}" if chosen.data else ""

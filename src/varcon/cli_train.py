@@ -178,6 +178,11 @@ def launcher() -> list[str]:
     return several if processes != "1" else ["varcon"]
 
 
+def refuse_torchrun(verb: str, cure: str = "start it without torchrun") -> None:
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise InputError(f"{verb} works in one process; {cure}")
+
+
 def train_with_bar(
     recipe: Recipe[Any],
     folder: Path,

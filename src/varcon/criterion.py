@@ -53,8 +53,8 @@ class VarConLoss(nn.Module):
     On the CPU, NaN, zero vectors and labels out of range raise an error that names them. On a GPU, where
     looking would stall the device, they make the loss NaN.
 
-    On a GPU with Triton the loss and its gradient are three kernels; elsewhere, and for learned references,
-    float64 or more than 512 dimensions, plain torch computes the same. On a GPU the class sums add up in any
+    On a GPU with Triton, from Ampere on, the loss and its gradient are three kernels; elsewhere, and for
+    learned references, float64 or more than 512 dimensions, plain torch computes the same. On a GPU the class sums add up in any
     order, unless torch.use_deterministic_algorithms asks for one.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import traceback
 from collections.abc import Iterator
@@ -19,6 +20,11 @@ if dist.is_available():
     # torch imports it sooner or later, and its functions keep the group that is there by then, as a default:
     # one that is never destroyed, whose threads abort the process if they are still at work at its end.
     import torch.distributed.nn
+
+
+# Beyond the reading of data, at which the first process may have to wait for the last one.
+LONGEST_WAIT = timedelta(minutes=30)
+GROUPS = itertools.count()  # that this process has joined
 
 
 def active() -> bool:
@@ -44,7 +50,7 @@ def will_be_main() -> bool:
 
 def sum_over_processes(tensor: Tensor) -> Tensor:
     """The sum of every process's tensor. No gradient flows through it."""
-    if active():
+    if world_size() > 1:
         tensor = tensor.clone(memory_format=torch.contiguous_format)  # the caller's stays as it is
         dist.all_reduce(tensor)
     return tensor
@@ -68,7 +74,7 @@ def gather_batch(tensor: Tensor) -> Tensor:
     A loss that each process takes over its own rows, averaged as DistributedDataParallel averages
     gradients, has exactly the gradient of the loss over the whole batch.
     """
-    return _GatherBatch.apply(tensor) if active() else tensor
+    return _GatherBatch.apply(tensor) if world_size() > 1 else tensor
 
 
 def own_positions(rows: Tensor) -> Tensor:
@@ -102,7 +108,7 @@ def gather(value: Any) -> list[Any]:
 
 def any_process(flag: bool, device: torch.device) -> bool:
     """Whether the flag is set in any process."""
-    if not active():
+    if world_size() == 1:
         return flag
     return bool(sum_over_processes(torch.tensor([float(flag)], device=device)).item())
 
@@ -130,22 +136,53 @@ def process_group(device: str) -> Iterator[torch.device]:
     started = "RANK" in os.environ and "WORLD_SIZE" in os.environ and not active()
     kind = torch.device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" else device)
     if kind.type == "cuda":
-        if kind.index >= torch.cuda.device_count():
-            raise InputError(
-                f"this machine has {torch.cuda.device_count()} CUDA devices and process {kind.index} needs "
-                "another; start as many processes as devices"
-            )
+        check_devices(device, kind.index or 0)
         torch.cuda.set_device(kind)
     if started:
-        dist.init_process_group("nccl" if kind.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+        join("nccl" if kind.type == "cuda" else "gloo")
+    failed = False
     try:
         yield kind
     except BaseException as error:
+        failed = True
         if started:
             # The error's frames would keep the method and what averages its gradients alive beyond the group:
             # freed later, that waits for a thread of the group, which waits for Python's lock.
-            traceback.clear_frames(error.__traceback__)
+            for each in chain(error):
+                traceback.clear_frames(each.__traceback__)
         raise
     finally:
-        if started:
+        # On GPUs leaving waits for the other processes, which may be waiting for this one; where it has
+        # failed it ends without a word to them, and torchrun ends them.
+        if started and not (failed and kind.type == "cuda"):
             dist.destroy_process_group()
+
+
+def join(backend: str) -> None:
+    # torchrun's store outlives a group: by the same names, the next one would find the last one's addresses.
+    store, own_rank, processes = next(dist.rendezvous("env://", timeout=LONGEST_WAIT))
+    own = dist.PrefixStore(f"varcon-{next(GROUPS)}", store)
+    dist.init_process_group(backend, store=own, rank=own_rank, world_size=processes, timeout=LONGEST_WAIT)
+
+
+def check_devices(device: str, index: int) -> None:
+    """In every process alike, so that the first one says it."""
+    here, processes = torch.cuda.device_count(), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if max(index + 1, processes) > here:
+        raise InputError(
+            f"this machine has {here} CUDA devices and {max(index + 1, processes)} are needed; start as many "
+            "processes as devices"
+        )
+    if processes > 1 and device != "cuda":
+        raise InputError(
+            f"train.device is {device!r} and torchrun has started {processes} processes; set it to cuda, and "
+            "each takes a device of its own"
+        )
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error and those that it came of."""
+    each: BaseException | None = error
+    while each is not None:
+        yield each
+        each = each.__context__

@@ -53,6 +53,7 @@ from varcon.recipe import Recipe, load_recipe
 from varcon.run_folder import (
     RUNS,
     describe,
+    facts_of,
     finished_weights,
     is_trained_on,
     learned_epsilon,
@@ -101,6 +102,12 @@ def train(
             raise InputError(
                 f"{folder} was begun with other data than lie at {recipe.data.path!r} now; restore those, or "
                 "start another run with --out FOLDER"
+            )
+        first, *others = distributed.gather(facts_of(data))
+        if any(other != first for other in others):
+            raise InputError(
+                "the processes have read different data; start again when nothing writes them, with "
+                "data.image_size given"
             )
         method = build_method(recipe, data, first_weights=not begun)
         check(method, recipe, data, distributed.world_size())

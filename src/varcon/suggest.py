@@ -12,7 +12,7 @@ from typing import Any
 from varcon.augment import AugmentSettings
 from varcon.core import InputError, OnProgress
 from varcon.data import DataSettings
-from varcon.data.assemble import available_memory
+from varcon.data.assemble import available_memory, processes_here
 from varcon.data.folder import usual_size
 from varcon.data.listing import find_images, left_out, with_held_out
 from varcon.encoders import EncoderSettings, stem_for
@@ -162,7 +162,7 @@ def chosen_encoder(side: int, images: int, stored: int, device: str) -> tuple[in
         return size, EncoderSettings("small"), why
     size = min(side, 128 if images < 20_000 else 224)
     free = available_memory()
-    while free is not None and size > 32 and 3 * stored * size * size > free // 2:
+    while free is not None and size > 32 and processes_here() * 3 * stored * size * size > free // 2:
         size //= 2
     name = "resnet18" if images < 50_000 else "resnet50"
     why = f"Images are {side} pixels wide or high and are read at {size}; the encoder is a {name}."

@@ -231,6 +231,10 @@ def test_memory_is_asked_for_first(root: Path, monkeypatch: pytest.MonkeyPatch) 
         InputError, match=r"8 images of 5000 x 5000 .* 0\.60 GB .* 0\.24 GB .* to 3162 or less"
     ):
         load_folder(str(root), image_size=5000)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")  # each of which reads them
+    words = r"8 images of 1500 x 1500 pixels for each of 8 processes need 0\.43 GB .* to 1118 or less"
+    with pytest.raises(InputError, match=words):
+        load_folder(str(root), image_size=1500)
 
 
 @pytest.mark.parametrize("layout", ["train without test", "classes alone"])

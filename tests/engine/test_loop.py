@@ -17,7 +17,7 @@ from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
 from varcon.engine import loop
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint
-from varcon.engine.interrupt import Interrupted
+from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.loop import fit
 from varcon.engine.precision import computes_in_bf16
 from varcon.evaluations import KNN
@@ -123,7 +123,7 @@ def test_a_stop_after_divergence_keeps_the_last_good_checkpoint(tmp_path, monkey
     monkeypatch.setattr(loop, "learning_rate", lambda settings, progress: 0.1 if progress.step < 5 else 1e30)
     folder, ce = tmp_path / "run", METHODS["ce"].Settings()
     with pytest.raises(
-        RunError, match=r"diverged at step 8 \(the loss is nan\): .*checkpoint is kept"
+        RunError, match=r"diverged at step 8 \(the loss is not finite\): .*checkpoint is kept"
     ) as caught:
         run.train(replace(recipe(checkpoint_seconds=0), method=ce), folder, watch=stop_at(8, signal.SIGTERM))
     assert not isinstance(caught.value, Interrupted)
@@ -384,3 +384,29 @@ def test_processes_ask_each_other_every_few_seconds_however_long_a_step_takes(mo
 def test_a_batch_larger_than_the_data(tmp_path):
     with pytest.raises(InputError, match=r"batch_size is 4096 but there are only 1297 training images"):
         run.train(recipe(batch_size=4096), tmp_path / "run")
+
+
+def test_of_several_processes_none_ends_by_a_second_signal(monkeypatch):
+    """torchrun passes on what they may have had already, while they save."""
+    ended = []
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.append("ended"))
+    try:
+        for processes in (1, 2):
+            monkeypatch.setattr(distributed, "world_size", lambda processes=processes: processes)
+            with requests_to_stop() as request:
+                for _ in range(2):
+                    signal.raise_signal(signal.SIGTERM)
+                assert request.number == signal.SIGTERM
+            assert ended == ["ended"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_loss_that_has_diverged_in_another_process_is_not_saved(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    with pytest.raises(Interrupted):
+        run.train(recipe(), folder, watch=stop_at(3, signal.SIGTERM))
+    monkeypatch.setattr(distributed, "any_process", lambda flag, device: True)
+    with pytest.raises(RunError, match=r"diverged at step 4 \(the loss is not finite.*checkpoint is kept"):
+        run.train(recipe(), folder, resume=True, watch=stop_at(4, signal.SIGTERM))
+    assert torch.load(folder / "last.ckpt", weights_only=True)["step"] == 3

@@ -134,13 +134,20 @@ def _triple(values: Tensor) -> Channels:
 
 def require_memory(count: int, size: int) -> None:
     """Refuse before the work begins, not when the machine kills us in the middle of it."""
-    needed, available = 3 * count * size * size, available_memory()
+    processes = processes_here()
+    needed, available = processes * 3 * count * size * size, available_memory()
     if available is not None and needed > available:
-        fitting = math.isqrt(available // (3 * count))
+        fitting = math.isqrt(available // (processes * 3 * count))
+        each = f" for each of {processes} processes" if processes > 1 else ""
         raise InputError(
-            f"{count:,} images of {size} x {size} pixels need {needed / 1e9:.2f} GB of memory and "
+            f"{count:,} images of {size} x {size} pixels{each} need {needed / 1e9:.2f} GB of memory and "
             f"{available / 1e9:.2f} GB are free: set data.image_size to {fitting} or less"
         )
+
+
+def processes_here() -> int:
+    """Of torchrun on this machine, each of which reads the data."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def available_memory() -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from varcon import distributed
 from varcon.core import RunError
 
 
@@ -35,7 +36,8 @@ def to_stop() -> list[signal.Signals]:
 @contextmanager
 def requests_to_stop() -> Iterator[Request]:
     """Notes the first signal of a kind; a second one acts as usual, but for that of a terminal that closes,
-    which both the shell and the system send."""
+    which both the shell and the system send, and but for several processes, to which torchrun passes on what
+    they may have had already."""
     request = Request()
     if threading.current_thread() is not threading.main_thread():  # where Python allows no handlers
         yield request
@@ -44,7 +46,7 @@ def requests_to_stop() -> Iterator[Request]:
 
     def note(number: int, frame: Any) -> None:
         request.number = number
-        if number in (signal.SIGINT, signal.SIGTERM):
+        if number in (signal.SIGINT, signal.SIGTERM) and distributed.world_size() == 1:
             signal.signal(number, before[signal.Signals(number)])
 
     for number in before:

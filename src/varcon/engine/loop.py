@@ -103,9 +103,11 @@ def fit(
             asked = agreed(stop.number, state.step)
             if asked and state.step < total_steps:
                 # Nobody has looked since the last row, and what has diverged would replace a good checkpoint.
-                check_loss(state.averages.total("loss"), state)
+                if distributed.any_process(not np.isfinite(state.averages.total("loss")), device):
+                    raise diverged(state, "the loss is not finite")
                 state.save()
                 state.close()
+                distributed.barrier()  # none ends, and has torchrun end the others, before all is on the disk
                 raise Interrupted(f"stopped and saved at step {state.step} of {total_steps}", asked)
             if epoch_ends:
                 # The first process's clock decides for all.
