@@ -54,8 +54,8 @@ class VarConLoss(nn.Module):
     looking would stall the device, they make the loss NaN.
 
     On a GPU with Triton, from Ampere on, the loss and its gradient are three kernels; elsewhere, and for
-    learned references, float64 or more than 512 dimensions, plain torch computes the same. On a GPU the class sums add up in any
-    order, unless torch.use_deterministic_algorithms asks for one.
+    learned references, float64 or more than 512 dimensions, plain torch computes the same. On a GPU the
+    class sums add up in any order, unless torch.use_deterministic_algorithms asks for one.
     """
 
     bank: Tensor  # [num_classes, d] running class means; d is 0 until the first batch tells it
