@@ -187,7 +187,11 @@ def test_mistakes_in_recipes(here, capsys):
     (here / "old").mkdir()
     (here / "old/recipe.json").write_text("{}")
     refused(capsys, here, ["train", "old"], "old is a folder", "the recipe of this run is old/recipe.json")
+    (here / "mine").mkdir()
+    (here / "mine/fast.toml").touch()
+    refused(capsys, here, ["train", "mine"], "mine is a folder", "name one of its recipes", "mine/fast.toml")
     refused(capsys, here, ["train"], "train needs a recipe")
+    refused(capsys, here, ["train", "--dat", "pets"], "train needs a recipe", "did you mean '--data'?")
     refused(capsys, here, ["trian"], "did you mean 'train'?")
     refused(capsys, here, toml(here, "[train]\nbatch_size = 5000"), "only 1297 training images", "lower it")
     refused(capsys, here, toml(here, "[train]\ndevice = 'gpu'"), "no device 'gpu'", "cuda")
@@ -498,3 +502,10 @@ def test_what_only_another_process_finds_is_told_by_it(here, monkeypatch, capsys
 def test_what_one_process_does_is_not_done_by_several(here, verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     refused(capsys, here, [verb, "run"], f"{verb} works in one process; start it without torchrun")
+
+
+def test_a_place_where_nothing_can_be_made(here, capsys):
+    (here / "file").touch()
+    recipe = str(here / "recipes/digits/varcon.toml")
+    words = "cannot be reached (Not a directory); give another place"
+    refused(capsys, here, ["train", recipe, "--out", "file/run", *QUICK], words)

@@ -506,6 +506,15 @@ def test_a_run_is_no_place_for_a_comparison(copied, capsys):
     refused(capsys, out / "ce-seed0", [recipe, "--methods", "varcon"], "ce-seed0 is a run", "--out FOLDER")
 
 
+def test_a_method_without_a_recipe_beside_is_named(copied, reported, capsys):
+    """For its defaults may be other views than its own recipe has elsewhere."""
+    recipe, out = copied
+    for methods, said in (("varcon,ce", False), ("ce,supcon", True)):
+        assert main(["compare", str(recipe), "--methods", methods, "--seeds", "0", "--out", str(out)]) == 0
+        told = "lies no recipe of supcon: method settings and views are the defaults."
+        assert (told in capsys.readouterr().out) == said
+
+
 def test_data_and_device_for_every_run(copied, reported):
     recipe, out = copied
     recipe.write_text(recipe.read_text().replace("few.npz", "none.npz").replace("'cpu'", "'cuda:99'"))

@@ -25,6 +25,9 @@ def batch():
         ({"epsilon": 0.09}, "must lie in epsilon_range"),
         ({"epsilon": -0.01}, "must lie in epsilon_range"),
         ({"reference_momentum": 1.0}, "must lie in"),
+        ({"num_classes": 10.0}, r"num_classes is 10\.0; it must be of type int"),
+        ({"temperature": "warm"}, "temperature is 'warm'; it must be of type float"),
+        ({"epsilon_range": 0.1}, r"epsilon_range is 0\.1; it must be of type tuple"),
     ],
 )
 def test_settings_that_cannot_be(options, message):
@@ -37,6 +40,12 @@ def test_inputs_that_cannot_be():
     loss_fn = VarConLoss(3)
     bad = [
         (z[0], labels, "embeddings must be floats of shape"),
+        (z.numpy(), labels, r"embeddings are of type ndarray; give a tensor: torch\.as_tensor"),
+        (z, labels.tolist(), "labels are of type list; give a tensor"),
+        (z, None, "labels are of type NoneType"),
+        (z.view(4, 2, 4), labels[:4], r"of several views of each sample, give embeddings\.flatten\(0, 1\)"),
+        (z * 1e30, labels, "embedding of sample 0 is too long for torch.float32; scale it down"),
+        (z * 1e-30, labels, "embedding of sample 0 is too short for torch.float32; scale it up"),
         (z.long(), labels, "embeddings must be floats of shape"),
         (z, labels.float(), "labels must be integers"),
         (z, labels[:4], "8 embeddings came with 4 labels; .* labels.repeat"),
@@ -205,3 +214,14 @@ def test_learned_references_keep_their_rows_where_most_classes_are_absent():
     loss_fn(z, 300 + labels).backward()
     moved = loss_fn.learned.grad.abs().sum(1).nonzero()[:, 0]
     assert moved.tolist() == [300, 301, 302]
+
+
+def test_a_state_kept_before_the_first_batch_knows_no_class():
+    """It shares the marks of what is known with the loss, but not the bank, which a batch makes anew."""
+    embeddings, labels = batch()
+    first, second, fresh = (VarConLoss(3, references="ema") for _ in range(3))
+    state = first.state_dict()
+    first(embeddings, labels)
+    second.load_state_dict(state)
+    assert torch.equal(second(embeddings, labels), fresh(embeddings, labels))
+    assert torch.equal(second.bank, fresh.bank)

@@ -273,12 +273,24 @@ def test_what_cannot_be_learned(X, y, words):
         ({"batch_size": 0}, "train.batch_size is 0"),
         ({"temperature": 0}, "temperature is 0"),
         ({"device": "tpu"}, "no device 'tpu'"),
+        ({"learning_rate": -1.0}, r"train\.learning_rate is -1\.0; it must be above 0"),
+        ({"augment": "sim"}, r"augment is 'sim'; give a varcon\.augment\.AugmentSettings"),
     ],
 )
 def test_settings_it_refuses(settings, words, wine):
     with pytest.raises(InputError, match=words) as caught:
         VarConClassifier(**settings).fit(wine[0], wine[2])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("batch_size", "rate"), [(64, 0.8), (128, 0.8), (4096, 0.8), (10**9, 0.8)])
+def test_a_batch_that_is_not_full_learns_as_fast_as_a_usual_one(batch_size, rate):
+    """And no faster, however large it could be: the rate is that of 256 samples."""
+    estimator = VarConClassifier(batch_size=batch_size)
+    estimator.sample_shape_ = (4,)
+    few, many = estimator._recipe(100).train, estimator._recipe(100_000).train
+    assert few.learning_rate * few.batch_size == pytest.approx(rate * min(batch_size, 128))
+    assert many.learning_rate * many.batch_size == pytest.approx(rate * min(batch_size, 100_000))
 
 
 LABELS = [

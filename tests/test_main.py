@@ -1,4 +1,5 @@
 import sys
+from pathlib import Path
 
 from varcon import __main__
 
@@ -29,6 +30,12 @@ def test_one_of_several_processes_that_fails_ends_at_once(monkeypatch, capsys):
     assert __main__.main() == 0
     assert ended == [2]
     assert "did you mean 'train'" in capsys.readouterr().err
+
+
+def test_a_warning_of_ours_is_a_line_for_people():
+    ours, theirs = Path(__main__.__file__).with_name("data") / "folder.py", Path("/elsewhere/torch.py")
+    assert __main__.in_a_line("dim images", UserWarning, str(ours), 7) == "varcon: dim images\n"
+    assert __main__.in_a_line("old", UserWarning, str(theirs), 7).startswith(f"{theirs}:7: UserWarning: old")
 
 
 def test_it_is_the_command_line(monkeypatch, capsys):

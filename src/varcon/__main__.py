@@ -2,6 +2,19 @@
 
 import os
 import sys
+import warnings
+from pathlib import Path
+
+in_full = warnings.formatwarning
+
+
+def in_a_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """What this package warns of, for people: where in its code that was, is not theirs to know."""
+    if Path(filename).is_relative_to(Path(__file__).parent):
+        return f"varcon: {message}\n"
+    return in_full(message, category, filename, lineno, line)
 
 
 def main() -> int:
@@ -13,6 +26,7 @@ def main() -> int:
     except KeyboardInterrupt:  # while torch is imported, which takes a second or two: nothing has begun
         print("varcon: interrupted", file=sys.stderr)
         return 130
+    warnings.formatwarning = in_a_line
     try:
         code = command()
     finally:

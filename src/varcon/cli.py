@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import os
@@ -82,7 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
         if arguments[0] not in VERBS:
             hint = did_you_mean(arguments[0], VERBS) or f"; choose one of {', '.join(VERBS)}"
             raise InputError(f"there is no command {arguments[0]!r}{hint}")
-        if arguments[0] in AT_WORK and not {"-h", "--help"} & {*arguments} and (notice := use_free_cores()):
+        # A run that goes on does so with the threads it was begun with.
+        begins = arguments[0] in AT_WORK and not {"-h", "--help", "--resume"} & {*arguments}
+        if begins and (notice := use_free_cores()):
             console.print(notice, soft_wrap=True)
         VERBS[arguments[0]](arguments[1:], console)
         return 0
@@ -99,7 +102,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as head, has seen enough
         return 0
     except OSError as error:
-        return say(told(error), 2 if error.errno in FORBIDDEN else 1)
+        return say(told(error), 2 if error.errno in (*FORBIDDEN, errno.ENOENT, errno.ENOTDIR) else 1)
 
 
 def after_the_first() -> None:
@@ -114,6 +117,8 @@ def told(error: OSError) -> str:
     what = error.filename or "a file"
     if error.errno in FULL:
         return f"{what} cannot be written ({error.strerror}); free some space and start again"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return f"{what} cannot be reached ({error.strerror}); give another place"
     if error.errno in FORBIDDEN:
         return f"{what} may not be read or written ({error.strerror}); change its permissions or give another"
     return str(error)

@@ -63,6 +63,11 @@ def compare(arguments: list[str], console: Console) -> None:
         note = EQUAL_TERMS.format(
             chosen.recipe.name, base.augment.policy, base.train.learning_rate, base.train.weight_decay
         )
+        if unset := comparison.by_default(chosen.recipe, methods):
+            alone = f"Beside {chosen.recipe} lies no recipe of {', '.join(unset)}: method settings and views "
+            alone += "are the defaults."
+            note = f"{note} {alone}"
+            console.print(alone, soft_wrap=True)
         judged, order = judges.of(planned), comparison.in_order
         tabulate(judged, devices, out, "compare", "method", order, note, command, console)
 

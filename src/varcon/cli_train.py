@@ -18,6 +18,7 @@ from varcon.arguments import Train, from_home, parse
 from varcon.core import InputError
 from varcon.engine.interrupt import Interrupted
 from varcon.files import write_text
+from varcon.limits import did_you_mean
 from varcon.recipe import Recipe, differences, load_recipe, recipe_to_dict
 from varcon.suggest import Suggestion, chosen_warmup, is_edited, suggest, unsealed
 from varcon.terminal import Bar
@@ -35,9 +36,10 @@ def train(arguments: list[str], console: Console) -> None:
     elif wants_help:
         recipe = Recipe()
     else:
+        near = next((hint for a in arguments if (hint := did_you_mean(a.partition("=")[0], ["--data"]))), "")
         raise InputError(
-            "train needs a recipe first, for example: varcon train recipes/digits/varcon.toml; "
-            "or a folder of images: varcon train --data FOLDER"
+            f"train needs a recipe first, for example: varcon train recipes/digits/varcon.toml; "
+            f"or a folder of images: varcon train --data FOLDER{near}"
         )
     chosen = parse_train(recipe, arguments)
     path = Path(chosen.recipe)
@@ -214,7 +216,7 @@ def no_better_than_guessing(folder: Path) -> str:
         return ""
     return (
         f"the confidence in an image's class ended at {confidence:.3f}, as by guessing among {classes}: "
-        "nothing was learned; a lower train.learning_rate often helps"
+        "nothing was learned; train longer, or at a lower train.learning_rate"
     )
 
 

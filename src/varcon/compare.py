@@ -87,6 +87,12 @@ def own_recipe(base: Recipe[Any], path: Path, method: str) -> Recipe[Any]:
     return own
 
 
+def by_default(path: Path, methods: list[str]) -> list[str]:
+    """Those that have no recipe beside this one, whose own needs none."""
+    own = load_recipe(path).method_name
+    return [name for name in methods if name != own and not path.with_name(f"{name}.toml").exists()]
+
+
 def in_order(results: list[Result]) -> list[Result]:
     """As the methods are listed: the table is of the folder, whatever this call asked for first."""
     return sorted(results, key=lambda result: (list(METHODS).index(result.label), result.seed))

@@ -75,8 +75,9 @@ class VarConLoss(nn.Module):
         dimensions: int | None = None,
     ) -> None:
         super().__init__()
-        self.num_classes = num_classes
-        self.temperature = temperature
+        self.num_classes = checked(num_classes, int | None, "VarConLoss.num_classes")
+        self.temperature = checked(temperature, float, "VarConLoss.temperature")
+        epsilon = checked(epsilon, float, "VarConLoss.epsilon")
         self.references: References = checked(references, References, "VarConLoss.references")
         self.classes: Classes = checked(classes, Classes, "VarConLoss.classes")
         self.normalize = normalize
@@ -96,7 +97,7 @@ class VarConLoss(nn.Module):
             )
         if num_classes is not None:
             at_least(1, self, "num_classes", of="VarConLoss")
-        low, high = epsilon_range
+        low, high = checked(epsilon_range, tuple[float, float], "VarConLoss.epsilon_range")
         if not 0 <= low <= epsilon <= high:
             raise InputError(
                 f"epsilon is {epsilon}; it must lie in epsilon_range {epsilon_range}, at least 0"
@@ -252,6 +253,7 @@ class VarConLoss(nn.Module):
             kind = torch.promote_types(embeddings.dtype, torch.float32)
             with torch.inference_mode(False):  # or training could not move it after a validation
                 self.bank = embeddings.new_zeros(len(self.bank), dimensions, dtype=kind)
+            self.known.zero_()  # a state that was kept before the first batch shares what that one made of it
         if self.bank.shape[1] != dimensions:
             raise InputError(
                 f"the bank holds vectors of {self.bank.shape[1]} dimensions and the embeddings have "
@@ -285,6 +287,16 @@ class VarConLoss(nn.Module):
 
 
 def check_shapes(embeddings: Tensor, labels: Tensor) -> None:
+    for name, value in (("embeddings", embeddings), ("labels", labels)):
+        if not isinstance(value, Tensor):
+            raise InputError(
+                f"{name} are of type {type(value).__name__}; give a tensor: torch.as_tensor({name})"
+            )
+    if embeddings.ndim == 3 and embeddings.is_floating_point():
+        raise InputError(
+            f"embeddings are of shape {list(embeddings.shape)} and the loss takes [N, d]; of several views "
+            "of each sample, give embeddings.flatten(0, 1) and labels.repeat_interleave(views)"
+        )
     if embeddings.ndim != 2 or not embeddings.is_floating_point():
         raise InputError(
             f"embeddings must be floats of shape [N, d], not {embeddings.dtype} "
@@ -318,12 +330,16 @@ def check_values(embeddings: Tensor, labels: Tensor, num_classes: int | None) ->
     )
     if not norms.isfinite().all():
         place = int((~norms.isfinite()).nonzero()[0])
+        if embeddings[place].isfinite().all():
+            raise InputError(f"the embedding of sample {place} is too long for {norms.dtype}; scale it down")
         raise InputError(
             f"the embedding of sample {place} holds NaN or infinity; look for a diverging learning rate, "
             "half-precision overflow or NaN in the input"
         )
     if not norms.all():
         place = int((norms == 0).nonzero()[0])
+        if embeddings[place].any():
+            raise InputError(f"the embedding of sample {place} is too short for {norms.dtype}; scale it up")
         raise InputError(
             f"the embedding of sample {place} is zero and has no direction; look for a dead last layer "
             "or an input of zeros"

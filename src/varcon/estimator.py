@@ -150,8 +150,17 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _recipe(self, count: int) -> Recipe[VarConSettings]:
         base = VECTORS if len(self.sample_shape_) == 1 else IMAGES
+        rate = base.train.learning_rate if self.learning_rate is None else self.learning_rate
         # Refuses what is no number, before it is computed with.
-        replace(base.train, batch_size=self.batch_size, epochs=self.epochs or 1, warmup_epochs=0)
+        replace(
+            base.train,
+            batch_size=self.batch_size,
+            epochs=self.epochs or 1,
+            learning_rate=rate,
+            warmup_epochs=0,
+        )
+        if not isinstance(self.augment, AugmentSettings | None):
+            raise InputError(f"augment is {self.augment!r}; give a varcon.augment.AugmentSettings, or None")
         batch = min(self.batch_size, count)
         steps = max(1, count // max(1, batch))  # of an epoch
         epochs = self.epochs
@@ -162,12 +171,13 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             decay = base.train.weight_decay
             if base is VECTORS:  # a longer training must not forget more
                 decay *= min(1, LEAST_STEPS / max(1, epochs * steps))
-        rate = base.train.learning_rate if self.learning_rate is None else self.learning_rate
+        # Few samples learn as fast as a usual batch would; one that is larger and not full asks for no more.
+        as_fast_as = min(self.batch_size, max(batch, TrainSettings.batch_size))
         train = replace(
             base.train,
             epochs=epochs,
             batch_size=batch,
-            learning_rate=rate * self.batch_size / batch if batch > 0 else rate,  # few learn as fast as many
+            learning_rate=rate * as_fast_as / batch,
             weight_decay=decay,
             warmup_epochs=WARMUP * epochs,
             balanced=self.balanced,

@@ -103,12 +103,13 @@ def load_recipe(path: str | Path) -> Recipe[Any]:
     """Reads a recipe from a .toml file, or from the recipe.json of a run."""
     path = Path(path)
     if path.is_dir():
-        of_run = path / "recipe.json"
-        cure = (
-            f"the recipe of this run is {of_run}"
-            if of_run.exists()
-            else f"for a folder of images: {shlex.join(['varcon', 'train', '--data', str(path)])}"
-        )
+        of_run, inside = path / "recipe.json", sorted(path.glob("*.toml"))
+        if of_run.exists():
+            cure = f"the recipe of this run is {of_run}"
+        elif inside:
+            cure = f"name one of its recipes, for example {inside[0]}"
+        else:
+            cure = f"for a folder of images: {shlex.join(['varcon', 'train', '--data', str(path)])}"
         raise InputError(f"{path} is a folder, not a recipe; {cure}")
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark

@@ -30,6 +30,7 @@ from varcon.encoders import FOR_VECTORS
 from varcon.encoders.pretrained import refuse_absent, start_from
 from varcon.engine.check import check
 from varcon.engine.checkpoint import load_weights, read_weights, save_weights, snapshot_path
+from varcon.engine.cores import threads_as_begun
 from varcon.engine.loop import Watcher, fit
 from varcon.evaluations import (
     FOR_IMAGES,
@@ -58,6 +59,7 @@ from varcon.run_folder import (
     is_trained_on,
     learned_epsilon,
     own_folder,
+    recorded_facts,
     run_name,
     stored_recipe,
     write_findings,
@@ -117,7 +119,8 @@ def train(
             command = command or shlex.join(again)
             write_json(folder / "recipe.json", describe(recipe, data, device, command))
         distributed.barrier()
-        fit(method, data, recipe, folder, device, begun, watch)
+        with threads_as_begun(recorded_facts(folder).get("threads") if device.type == "cpu" else None):
+            fit(method, data, recipe, folder, device, begun, watch)
         if distributed.is_main():
             if method.classifier is not None:
                 save_weights(folder / "classifier.safetensors", method.classifier)

@@ -164,6 +164,7 @@ def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str
             "python": platform.python_version(),
         },
         "device": kind if distributed.world_size() == 1 else f"{distributed.world_size()} x {kind}",
+        **({"threads": torch.get_num_threads()} if device.type == "cpu" else {}),
         "computed_in": str(computed_in).removeprefix("torch."),
         "steps": f"kernel by kernel ({hindrance})" if hindrance else "one CUDA graph each",
         **facts_of(data),

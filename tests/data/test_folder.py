@@ -1,4 +1,5 @@
 import io
+import os
 import shutil
 import threading
 import time
@@ -281,10 +282,12 @@ def test_missing_folder(tmp_path: Path) -> None:
 
 
 def test_no_train_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="has no folder per class: the layout is train/<class>"):
+    with pytest.raises(
+        InputError, match=r"has no folder per class: the layout is <class>/.*, or train/<class>"
+    ):
         load_folder(str(tmp_path))
     save(tmp_path / "val" / "ant" / "0.png", noise(6, 6))
-    with pytest.raises(InputError, match="has a folder val and no folder train: the layout is train/<class>"):
+    with pytest.raises(InputError, match="has a folder val and no folder train: the layout is <class>"):
         load_folder(str(tmp_path))
 
 
@@ -539,3 +542,13 @@ def test_real_photographs(tmp_path: Path) -> None:
         difference = image.permute(1, 2, 0).float() - torch.from_numpy(np.array(square)).float()
         assert difference.abs().mean() < 3
     assert all(0.1 < mean < 0.7 for mean in data.mean) and all(0.15 < std < 0.4 for std in data.std)
+
+
+def test_a_class_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """In no report could it be written."""
+    for name in (b"B\xe9ngal", "Zürich".encode()):
+        folder = tmp_path / os.fsdecode(name)
+        for seed in range(3):
+            save(folder / f"{seed}.png", noise(6, 6, seed))
+    with pytest.raises(InputError, match=r"class folder B\\udce9ngal whose name is not UTF-8; rename it"):
+        load_folder(str(tmp_path))

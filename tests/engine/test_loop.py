@@ -410,3 +410,15 @@ def test_a_loss_that_has_diverged_in_another_process_is_not_saved(tmp_path, monk
     with pytest.raises(RunError, match=r"diverged at step 4 \(the loss is not finite.*checkpoint is kept"):
         run.train(recipe(), folder, resume=True, watch=stop_at(4, signal.SIGTERM))
     assert torch.load(folder / "last.ckpt", weights_only=True)["step"] == 3
+
+
+def test_threads_are_those_that_the_run_was_begun_with(tmp_path, monkeypatch):
+    folder, seen = tmp_path / "run", []
+    with pytest.raises(Interrupted):
+        run.train(recipe(), folder, watch=stop_at(3, signal.SIGTERM))
+    facts = json.loads((folder / "recipe.json").read_text())
+    assert facts["threads"] == torch.get_num_threads() == 1
+    (folder / "recipe.json").write_text(json.dumps({**facts, "threads": 2}))
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    run.train(recipe(), folder, resume=True, watch=lambda *_: seen.append(torch.get_num_threads()))
+    assert set(seen) == {2} and torch.get_num_threads() == 1

@@ -20,7 +20,7 @@ SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", "
 # In any case of letters; of several test folders the first of these is read.
 TRAIN_NAMES = ("train", "training", "train_set", "training_set")
 TEST_NAMES = ("test", "testing", "test_set", "val", "valid", "validation")
-LAYOUT = "the layout is train/<class>/*.jpg and test/<class>/*.jpg"
+LAYOUT = "the layout is <class>/*.jpg, or train/<class>/*.jpg and test/<class>/*.jpg"
 HELD_OUT = 0.2  # share of each class that stands in for test images where there are none
 MOST_NAMED = 20  # of the files that cannot be read
 FEW_NAMED = 3  # of folders, and of files that can be read but are odd
@@ -39,6 +39,10 @@ def find_images(root: Path) -> Found:
     classes = [folder.name for folder in class_folders(train_folder)]
     if not classes:
         raise InputError(f"{train_folder} has no folder per class: {LAYOUT}")
+    for name in classes:
+        told = name.encode(errors="backslashreplace").decode()
+        if told != name:  # in no report could it be written
+            raise InputError(f"{train_folder} has a class folder {told} whose name is not UTF-8; rename it")
     if train_folder == root:
         refuse_unknown_splits(root)
     if test_folder and not class_folders(test_folder) and holds_images(test_folder):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -27,6 +29,8 @@ def use_free_cores(seconds: float = SECONDS_TO_LOOK) -> str:
     if threads == 1 or "OMP_NUM_THREADS" in os.environ or torch.cuda.is_available():
         return ""
     free = free_cores(seconds)
+    if free + SPARE < threads:
+        free = max(free, free_cores(2 * seconds))  # it may have been for a moment only
     if free + SPARE >= threads:
         return ""
     fewer = max(1, int(free + SPARE))
@@ -35,6 +39,20 @@ def use_free_cores(seconds: float = SECONDS_TO_LOOK) -> str:
         f"other programs leave about {free:.1f} cores free: computing with {counted(fewer)} instead of "
         f"{threads} (OMP_NUM_THREADS={threads} keeps them)"
     )
+
+
+@contextmanager
+def threads_as_begun(threads: int | None) -> Iterator[None]:
+    """With as many as a run was begun with, where that is known: other numbers round differently."""
+    now = torch.get_num_threads()
+    if threads is None or "OMP_NUM_THREADS" in os.environ:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(now)
 
 
 def free_cores(seconds: float) -> float:
