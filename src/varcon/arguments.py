@@ -62,7 +62,8 @@ class Report:
     runs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN [RUN ...]")]
     """folders of runs"""
     out: Path | None = None
-    """the page; by default report.html in the run's folder, or beside the folders of several"""
+    """the page; by default report.html in the run's folder, or beside the folders of several, or the next of
+    report-2.html, ... where that is about other runs"""
 
 
 @dataclass

@@ -222,9 +222,10 @@ def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> 
 
 
 def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None, note: str = "") -> Path:
-    """Writes one HTML file about one run or several and returns its path. Below the first table of several
-    stands `note`, what a reader must know of it."""
-    from varcon.reports import write_report
+    """Writes one HTML file about one run or several and returns its path: `out`, or report.html in the run's
+    folder or beside the folders of several, or report-2.html, ... where that is a page about other runs.
+    Below the first table of several stands `note`, what a reader must know of it."""
+    from varcon.reports import free_place, write_report
 
     several = [folders] if isinstance(folders, str | Path) else list(folders)
     if not several:
@@ -233,7 +234,7 @@ def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = 
         raise InputError(f"the report {out} should end in .html or .htm")
     paths = [Path(folder) for folder in several]
     beside = paths[0] if len(paths) == 1 else paths[0].parent
-    return write_report(paths, Path(out) if out else beside / "report.html", note)
+    return write_report(paths, Path(out) if out else free_place(paths, beside), note)
 
 
 def build_method(recipe: Recipe[Any], data: Data, first_weights: bool = True) -> Method:

@@ -8,7 +8,7 @@ import pytest
 from reports.test_svg import paths, texts
 
 from varcon.reports import charts
-from varcon.reports.axes import Entry, axis_of, even_ticks, legend_height, log_axis
+from varcon.reports.axes import Entry, axis_of, even_ticks, legend_height, log_axis, shortened
 from varcon.reports.charts import Band, Line, Marks, Panel, curves, rows_of_marks
 
 
@@ -137,6 +137,20 @@ def test_a_legend_takes_the_rows_that_it_needs() -> None:
     assert set(
         texts(curves([Panel([Line(np.arange(2), np.arange(2), e.style, e.label) for e in entries], "y")]))
     ) >= {entry.label for entry in entries}
+
+
+def test_long_names_are_cut_where_they_are_alike() -> None:
+    long = "held_out-0.1-learning_rate-0.1-epochs-2-temperature-0.05"
+    assert shortened(["raw  pixels", long], 480) == ["raw pixels", "held_out-0.1-learning_rate-0.1-epochs-2…"]
+    seeds = shortened(["raw pixels", f"{long}-seed0", f"{long}-seed10"], 480)
+    assert seeds == ["raw pixels", "…seed0", "…seed10"]
+    # What is cut off at either end may be what tells them apart: then there is one in a row.
+    grid = [f"temperature {t}, learning_rate 0.1, queue {q}" for t in (0.1, 0.2) for q in (16, 32)]
+    assert shortened(grid, 480) == grid
+    svg = curves(
+        [Panel([Line(np.arange(2), np.arange(2), place, name) for place, name in enumerate(grid)], "y")]
+    )
+    assert set(grid) <= set(texts(svg))
 
 
 def test_rows_hold_a_mark_for_each_recipe_in_its_place() -> None:

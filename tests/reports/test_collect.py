@@ -178,6 +178,12 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is not a run, for it has no recipe\.json; give a folder"):
         read_runs([tmp_path])
+    (tmp_path / "table.md").touch()
+    with pytest.raises(InputError, match=r"table\.md is a file; give the folder of a run"):
+        read_runs([tmp_path / "table.md"])
+    make_run(tmp_path / "first")
+    with pytest.raises(InputError, match=r"is not a run, .*; name the runs in it, for example .*first"):
+        read_runs([tmp_path])
 
 
 @pytest.mark.parametrize("text", ['{"recipe": ', "[1, 2]", "{}", '{"recipe": {"train": 3}}', "\xff"])

@@ -122,6 +122,60 @@ def test_labels_begin_with_the_method_and_say_no_more_than_they_must(tmp_path: P
     ]
 
 
+def labels(folder: Path, *recipes: dict[str, dict[str, Any]]) -> list[str]:
+    """Of runs with these settings beside those that `make_run` gives them."""
+    folders = [make_run(folder / f"run-{place}") for place in range(len(recipes))]
+    for run, recipe in zip(folders, recipes, strict=True):
+        record = json.loads((run / "recipe.json").read_text())
+        for section, settings in recipe.items():
+            record["recipe"][section] = record["recipe"].get(section, {}) | settings
+        (run / "recipe.json").write_text(json.dumps(record))
+    return [group.label for group in group_by_recipe(read_runs(folders))]
+
+
+def test_labels_say_what_tells_runs_apart_that_differ_in_much(tmp_path: Path) -> None:
+    digits = {"data": {"image_size": 0}, "augment": {"flip": 0.0}}
+    folder = {"data": {"name": "folder", "image_size": 32}, "augment": {"flip": 0.5}, "train": {"epochs": 5}}
+    assert labels(tmp_path / "mixed", digits, digits | {"train": {"epochs": 40}}, folder) == [
+        "digits, epochs 2",
+        "digits, epochs 40",
+        "folder, epochs 5",
+    ]
+    grid = [(rate, flip) for rate in (0.1, 0.2, 0.3) for flip in (0.0, 0.5)]
+    recipes = [
+        {"train": {"large": rate > 0.1, "rate": rate}, "augment": {"flip": flip}} for rate, flip in grid
+    ]
+    assert labels(tmp_path / "grid", *recipes) == [f"rate {rate}, flip {flip}" for rate, flip in grid]
+
+
+def test_labels_show_no_number_that_stands_for_something_else(tmp_path: Path) -> None:
+    """Where another setting splits as well it is shown; else the number is put into words."""
+    sizes = [{"data": {"image_size": size}} for size in (0, 32)]
+    flips = [size | {"augment": {"flip": flip}} for size, flip in zip(sizes, (0.0, 0.5), strict=True)]
+    assert labels(tmp_path / "both", *flips) == ["flip 0.0", "flip 0.5"]
+    assert labels(tmp_path / "size", *sizes) == ["image_size own", "image_size 32"]
+    parts = [{"data": {"per_class": count}} for count in (0, 5)]
+    assert labels(tmp_path / "part", *parts) == ["per_class all", "per_class 5"]
+    weights = [{"encoder": {"weights": path}} for path in ("", "a.safetensors")]
+    assert labels(tmp_path / "weights", *weights) == ["weights none", "weights a.safetensors"]
+
+
+def test_labels_name_the_section_where_two_settings_share_a_name(tmp_path: Path) -> None:
+    recipes = [
+        {"train": {"epochs": epochs}, "evaluate": {"linear": {"epochs": probe}}}
+        for epochs in (2, 4)
+        for probe in (10, 20)
+    ]
+    assert labels(tmp_path, *recipes) == [
+        f"train.epochs {epochs}, evaluate.linear.epochs {probe}" for epochs in (2, 4) for probe in (10, 20)
+    ]
+
+
+def test_recipes_that_read_alike_all_bear_the_names_of_their_runs(tmp_path: Path) -> None:
+    equal = [{"train": {"rate": rate}} for rate in (1, 1.0)]  # and yet written otherwise
+    assert labels(tmp_path, *equal) == ["varcon on digits (run-0)", "varcon on digits (run-1)"]
+
+
 def test_means_and_deviations_are_nan_where_there_are_none(tmp_path: Path) -> None:
     folders = [make_run(tmp_path / f"run-{seed}", seed) for seed in range(3)]
     for folder, ari in zip(folders, (0.5, 0.6, 0.9), strict=True):
@@ -135,7 +189,12 @@ def test_runs_of_one_recipe_look_alike_beside_other_recipes_and_differ_alone(tmp
     cold = [make_run(tmp_path / f"cold-{seed}", seed) for seed in range(2)]
     hot = make_run(tmp_path / "hot", temperature=0.2)
     together = [(look.style, look.label) for look in looks(group_by_recipe(read_runs([*cold, hot])))]
-    assert together == [(0, "temperature 0.1 (2 runs)")] * 2 + [(1, "hot")]
+    assert together == [(0, "temperature 0.1 (2 runs)")] * 2 + [(1, "temperature 0.2")]
+    single = group_by_recipe(read_runs([cold[0], hot]))
+    assert [(look.style, look.label) for look in looks(single)] == [
+        (0, "temperature 0.1"),
+        (1, "temperature 0.2"),
+    ]
     alone = group_by_recipe(read_runs(cold))
     assert [(look.style, look.label) for look in looks(alone)] == [(0, "cold-0"), (1, "cold-1")]
     assert [group.label for group in told_apart(alone)] == ["cold-0", "cold-1"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from reports.test_collect import add_finding, make_run
 
+from varcon import run
 from varcon.core import InputError
 from varcon.reports import write_report
 
@@ -188,6 +189,14 @@ def test_several_runs_are_drawn_over_each_other_then_one_by_one(several: str) ->
     ] * 3 + [("temperature", "0.2")]
 
 
+def test_legends_tell_runs_with_long_names_apart(tmp_path: Path) -> None:
+    """As a sweep of one setting names them, among others that it fixes."""
+    name = "held_out-0.1-learning_rate-0.1-epochs-2-temperature"
+    folders = [make_run(tmp_path / f"{name}-{value}-seed0", temperature=value) for value in (0.05, 0.1, 0.2)]
+    shown = re.findall(r"<text[^>]*>([^<]*(?:temperature[ -]|…)[^<]*)</text>", report(*folders))
+    assert shown == ["temperature 0.05", "temperature 0.1", "temperature 0.2"] * 2  # of loss and temperature
+
+
 def test_every_number_leads_to_its_runs(several: str) -> None:
     """The row's runs as footnotes that link to their chapters, and the files behind a number under it."""
     row = re.search(r"<tr><th>temperature 0\.1.*?</tr>", several, flags=re.DOTALL)
@@ -242,6 +251,16 @@ def test_images_held_out_are_not_called_test_images(tmp_path: Path) -> None:
     assert "on 12 held-out training images it never saw" in text
     assert "12 held out of the training images" in text
     assert "test images" not in text
+
+
+def test_a_run_that_is_not_trained_to_its_end_says_how_it_goes_on(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "my run")
+    path = folder / "recipe.json"
+    record = json.loads(path.read_text())
+    record["recipe"]["train"]["epochs"] = 9
+    path.write_text(json.dumps(record))
+    commands = f"varcon train '{folder}/recipe.json' --resume && varcon evaluate '{folder}'"
+    assert f"To add them: {commands}" in words(report(folder))
 
 
 def test_a_run_without_findings_says_what_adds_them(tmp_path: Path) -> None:
@@ -327,7 +346,50 @@ def test_a_large_run_makes_a_small_page(tmp_path: Path) -> None:
 
 
 def test_the_same_folders_give_the_same_bytes(folder: Path, single: str, tmp_path: Path) -> None:
-    assert write_report([folder], tmp_path / "new" / "two.html").read_bytes() == single.encode()
+    """Elsewhere, too, but for the mark of where the runs lie from there."""
+    assert write_report([folder], folder.parent / "two.html").read_bytes() == single.encode()
+    elsewhere = write_report([folder], tmp_path / "new" / "two.html").read_text(encoding="utf-8")
+    there, here = (page.splitlines() for page in (elsewhere, single))
+    assert [new[:17] for new, old in zip(there, here, strict=True) if new != old] == ['<meta name="runs"']
+
+
+def test_a_page_about_other_runs_is_not_replaced(tmp_path: Path) -> None:
+    for name in ("a", "b", 'c "d" & <e>'):
+        untrained(make_run(tmp_path / "runs" / name))
+    a, b, c = sorted((tmp_path / "runs").iterdir())
+    first = tmp_path / "runs" / "report.html"
+
+    def place(*folders: Path) -> str:
+        return run.report(folders).name
+
+    assert place(a, b) == "report.html"
+    page = first.read_text()
+    assert place(a, c) == "report-2.html"
+    assert place(a, b, c) == "report-3.html"
+    assert first.read_text() == page
+    assert [place(b, a, b), place(c, a), place(a, c, b)] == ["report.html", "report-2.html", "report-3.html"]
+    first.write_text("of an earlier version, or one's own")
+    assert place(a, b) == "report-4.html"
+    assert first.read_text() == "of an earlier version, or one's own"
+    assert run.report([a, b], first) == first  # asked for by name
+    assert place(b, a) == "report.html"
+
+
+def test_runs_that_were_moved_together_with_their_page_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        untrained(make_run(tmp_path / "here" / name))
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    assert run.report([tmp_path / "here/a", tmp_path / "here/b"]) == tmp_path / "here/report.html"
+    assert run.report(tmp_path / "here/a") == tmp_path / "here/a/report.html"
+    assert run.report([tmp_path / "link/a", tmp_path / "here/b"]) == tmp_path / "link/report.html"
+    (tmp_path / "here").rename(tmp_path / "there")
+    monkeypatch.chdir(tmp_path / "there")
+    assert run.report(["a", "b"]) == Path("report.html")
+    Path("a").rename("c")
+    assert run.report("c") == Path("c/report.html")
+    assert run.report(["c", "b"]) == Path("report-2.html")
 
 
 def test_a_failed_write_leaves_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -35,9 +38,30 @@ class Chapter:
 
 def write_report(folders: list[Path], target: Path, note: str = "") -> Path:
     """Writes the page for one run, or for several side by side, and returns where it lies."""
-    page = _render(collect.read_runs([Path(folder) for folder in folders]), note)
-    _write(Path(target), page)
-    return Path(target)
+    folders, target = [Path(folder) for folder in folders], Path(target)
+    _write(target, _render(collect.read_runs(folders), note, _mark(folders, target)))
+    return target
+
+
+def free_place(folders: list[Path], beside: Path) -> Path:
+    """For a page about these runs: report.html or, where that is about others, the first of report-2.html,
+    report-3.html, ... that is not. A page without a mark may be about anything."""
+    names = itertools.chain(["report.html"], (f"report-{number}.html" for number in itertools.count(2)))
+    places = (beside / name for name in names)
+    return next(place for place in places if not place.exists() or _is_about(folders, place))
+
+
+def _is_about(folders: list[Path], page: Path) -> bool:
+    try:
+        return _mark(folders, page) in page.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+
+
+def _mark(folders: list[Path], page: Path) -> Markup:
+    """Which runs a page is about: their folders as seen from it, so that all may be moved together."""
+    seen = {os.path.relpath(folder.resolve(), page.parent.resolve()) for folder in folders}
+    return Markup('<meta name="runs" content="{}">').format(json.dumps(sorted(seen)))
 
 
 def drawings(folder: Path) -> list[Drawing]:
@@ -64,7 +88,7 @@ def _write(target: Path, text: str) -> None:
         raise InputError(f"the report cannot be written ({error}); choose another file") from None
 
 
-def _render(runs: list[Run], note: str) -> str:
+def _render(runs: list[Run], note: str, mark: Markup) -> str:
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(
         loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -84,6 +108,7 @@ def _render(runs: list[Run], note: str) -> str:
     several = len(runs) > 1
     page = environment.get_template("page.html").render(
         title=" on ".join(_named(list(names_), what) for names_, what in zip(names, kinds, strict=True)),
+        mark=mark,
         lead=_lead(runs, len(groups)),
         overview=overview.tables(groups, note) if several else [],
         compared=sections_of_groups(groups) if several else [],
@@ -107,8 +132,7 @@ def _lead(runs: list[Run], recipes: int) -> str:
         judged_on = " and ".join(dict.fromkeys(run.judged_on for run in runs))
         return f"{len(runs)} runs of {kinds}, judged by their frozen encoders on {judged_on} they never saw."
     (run,) = runs
-    planned = number(run.setting("train.epochs")) or 0.0
-    done = float(run.metrics["epoch"][-1]) if "epoch" in run.metrics else 0.0
+    done, planned = _epochs(run)
     trained = f"{plain(done)} of {plain(planned)}" if done < planned else plain(planned)
     images = "" if run.train_images is None else f" on {run.train_images:,} training images"
     tests = "" if run.test_images is None else f"{run.test_images:,} "
@@ -123,8 +147,21 @@ def _chapter(run: Run) -> Chapter:
         run=run,
         sections=sections_of_run(run),
         missing=[name for name in KNOWN_FINDINGS if name not in there],
-        command_to_evaluate=f"varcon evaluate {shlex.quote(str(run.folder))}",
+        command_to_evaluate=" && ".join(shlex.join(["varcon", *words]) for words in _to_judge(run)),
     )
+
+
+def _to_judge(run: Run) -> list[list[str]]:
+    """What is left to be done, of a run that has not been trained to its end too."""
+    done, planned = _epochs(run)
+    left = [["train", str(run.folder / "recipe.json"), "--resume"]] if done < planned else []
+    return [*left, ["evaluate", str(run.folder)]]
+
+
+def _epochs(run: Run) -> tuple[float, float]:
+    """Trained, and to be trained."""
+    done = float(run.metrics["epoch"][-1]) if "epoch" in run.metrics else 0.0
+    return done, number(run.setting("train.epochs")) or 0.0
 
 
 def _breakable(text: str) -> Markup:

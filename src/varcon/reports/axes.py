@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from varcon.reports.svg import DASHES, Canvas, number, series, short, widest, width_of
+from varcon.reports.svg import DASHES, Canvas, fitting, number, series, short, widest, width_of
 
 TICK_SIZE = 11.0
 LABEL_ROOM = 20.0  # that an axis's label takes
@@ -149,8 +151,7 @@ class Entry:
 
 def legend(canvas: Canvas, entries: Sequence[Entry], left: float, top: float, width: float) -> None:
     x, y = left, top + ROW / 2
-    for entry in entries:
-        label = short(entry.label, LONGEST_LABEL)
+    for entry, label in zip(entries, shortened([entry.label for entry in entries], width), strict=True):
         needed = SAMPLE + width_of(label) + 18
         if x > left and x + needed > left + width + 18:
             x, y = left, y + ROW
@@ -167,10 +168,24 @@ def legend(canvas: Canvas, entries: Sequence[Entry], left: float, top: float, wi
 def legend_height(entries: Sequence[Entry], width: float) -> float:
     """With the gap below it; nothing where there is nothing to tell apart."""
     rows, x = 1, 0.0
-    for entry in entries:
-        needed = SAMPLE + width_of(short(entry.label, LONGEST_LABEL)) + 18
+    for label in shortened([entry.label for entry in entries], width):
+        needed = SAMPLE + width_of(label) + 18
         rows, x = (rows + 1, needed) if x and x + needed > width + 18 else (rows, x + needed)
     return ROW * rows + 8 if entries else 0.0
+
+
+def shortened(names: Sequence[str], width: float) -> list[str]:
+    """Long names are cut at the end. Where some would then read alike, what they begin with goes instead; if
+    they still do, each takes the room of a row."""
+    names = [" ".join(name.split()) for name in names]
+    same = os.path.commonprefix([name for name in names if len(name) > LONGEST_LABEL])  # noqa: RUF071
+    part = max((found.end() for found in re.finditer("-|/|, ", same)), default=0)  # the first that differs
+    ways = [
+        [short(name, LONGEST_LABEL) for name in names],
+        [short(f"…{name[part:]}" if len(name) > LONGEST_LABEL else name, LONGEST_LABEL) for name in names],
+        [fitting(name, width - SAMPLE) for name in names],
+    ]
+    return next((way for way in ways if len(set(way)) == len(set(names))), ways[-1])
 
 
 ROW, SAMPLE, LONGEST_LABEL = 18.0, 38.0, 40

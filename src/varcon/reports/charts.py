@@ -87,7 +87,7 @@ def curves(
     width, height = size
     panels = [thinned(panel) for panel in panels]
     canvas, entries = Canvas(width, height), entries_of(panels)
-    top = legend_height(entries, width)
+    top = legend_height(entries, width - 4)
     legend(canvas, entries, 4, 0, width - 4)
     scales = [panel.axes() for panel in panels]
     margin = max(left_margin(y) for _, y in scales)
@@ -188,7 +188,7 @@ class Marks:
 def rows_of_marks(names: Sequence[str], marks: Sequence[Marks], label: str) -> str:
     """A row for each score and in it a mark for each recipe, one under the other; a bar is its spread."""
     entries = [Entry(one.label, one.style, line=False, dots=True) for one in marks]
-    top = legend_height(entries, HALF)
+    top = legend_height(entries, HALF - 4)
     line = 15.0 if len(marks) < 7 else max(7.0, 90 / len(marks))
     row = line * len(marks) + 10
     reach = [one.values + sign * np.nan_to_num(one.spread) for one in marks for sign in (-1, 1)]

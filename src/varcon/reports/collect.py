@@ -165,13 +165,13 @@ def read_runs(folders: list[Path]) -> list[Run]:
 def read_run(folder: Path, name: str) -> Run:
     path = folder / "recipe.json"
     if not folder.is_dir():
-        raise InputError(
-            f"there is no folder {folder}; give the folder of a run, as `varcon train` printed it"
-        )
+        what = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
+        raise InputError(f"{what}; give the folder of a run, as `varcon train` printed it")
     if not path.exists():
-        raise InputError(
-            f"{folder} is not a run, for it has no recipe.json; give a folder that `varcon train` made"
-        )
+        inside = sorted(found.parent for found in folder.glob("*/recipe.json"))
+        several = f"name the runs in it, for example {inside[0]}" if inside else ""
+        cure = several or "give a folder that `varcon train` made"
+        raise InputError(f"{folder} is not a run, for it has no recipe.json; {cure}")
     cure = "restore the file, or train the run again"
     record = _read_object(path, cure)
     recipe = record.get("recipe")

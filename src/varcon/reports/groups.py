@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from varcon.reports.collect import Finding, Run, flat
 # Which of its kind a run is, what it keeps on the way, and how it was carried out. How it is judged is none
 # of these: scores of other settings have no common mean.
 ASIDE = {"train.seed", "data.per_class_seed", "train.snapshots", *FREE_ON_RESUME} - {"evaluate"}
+ZERO = {"data.image_size": "own", "data.per_class": "all"}  # what 0 means, which as a number tells nobody
 
 
 @dataclass(frozen=True)
@@ -84,24 +85,54 @@ def group_by_recipe(runs: list[Run]) -> list[Group]:
     members: dict[str, list[Run]] = {}
     for run in runs:
         members.setdefault(json.dumps(_computed(run), sort_keys=True, default=str), []).append(run)
-    differing = differing_settings(runs)
-    differing.sort(key=lambda name: name not in ("method.name", "data.name"))  # these first
-    described = [_words(_computed(group[0]), differing) for group in members.values()]
-    # The fewest words that tell the groups apart: of methods compared, their names alone.
-    enough = next((n for n in (1, 2) if len({tuple(words[:n]) for words in described}) == len(described)), 3)
-    labels: list[str] = []
-    for group, words in zip(members.values(), described, strict=True):
-        label = ", ".join(words[:enough]) or f"{group[0].method} on {group[0].data}"
-        labels.append(label if label not in labels else f"{label} ({group[0].name})")
-    return [Group(label, group) for label, group in zip(labels, members.values(), strict=True)]
-
-
-def _words(settings: dict[str, Any], names: list[str]) -> list[str]:
-    return [
-        f"{settings[name]}" if name.endswith(".name") else f"{name.split('.')[-1]} {settings[name]}"
-        for name in names
-        if name in settings
+    recipes = [_computed(group[0]) for group in members.values()]
+    telling = _telling_apart(recipes, differing_settings(runs))
+    groups = [
+        Group(", ".join(_words(recipe, telling)) or f"{group[0].method} on {group[0].data}", group)
+        for recipe, group in zip(recipes, members.values(), strict=True)
     ]
+    labels = [group.label for group in groups]
+    return [
+        group
+        if labels.count(group.label) == 1
+        else replace(group, label=f"{group.label} ({group.runs[0].name})")
+        for group in groups
+    ]
+
+
+def _telling_apart(recipes: list[dict[str, Any]], differing: list[str]) -> list[str]:
+    """Few settings, whose words are the same in no two recipes: the data and the method as far as they tell
+    these apart, then in turn whichever splits most of what is still alike."""
+    chosen: list[str] = []
+
+    def kinds(names: list[str]) -> int:
+        return len({tuple(_words(recipe, names)) for recipe in recipes})
+
+    def worth(name: str) -> tuple[int, int]:
+        unsaid = sum(name in ZERO and not recipe.get(name) for recipe in recipes)
+        return kinds([*chosen, name]), -unsaid  # of equals, what says something of every recipe
+
+    first = [name for name in differing if name in ("data.name", "method.name")]
+    for names in filter(None, (first, differing)):
+        while worth(best := max(names, key=worth))[0] > kinds(chosen):
+            chosen.append(best)
+    return sorted(chosen, key=lambda name: (name not in first, differing.index(name)))
+
+
+def _words(recipe: dict[str, Any], names: list[str]) -> list[str]:
+    """The settings of these names that a recipe has, with their sections only where two would be alike."""
+    last = [name.split(".")[-1] for name in names]
+    found = []
+    for name, own in zip(names, last, strict=True):
+        called = "" if own == "name" else f"{own} " if last.count(own) == 1 else f"{name} "
+        found += [called + _said(name, recipe[name])] if name in recipe else []
+    return found
+
+
+def _said(name: str, value: Any) -> str:
+    if name in ZERO and not value:
+        return ZERO[name]
+    return "none" if value in ("", None, []) else str(value)
 
 
 def differing_settings(runs: list[Run]) -> list[str]:
@@ -148,14 +179,14 @@ class Look:
 
 
 def looks(groups: list[Group]) -> list[Look]:
-    """Where there are several recipes, runs of one look alike."""
-    by_group = 1 < len(groups) < sum(len(group.runs) for group in groups)
-    found: list[Look] = []
-    for style, group in enumerate(groups):
-        shared = f"{group.label} ({len(group.runs)} runs)" if by_group and len(group.runs) > 1 else ""
-        for run in group.runs:
-            found.append(Look(run, style if by_group else len(found), shared or run.name))
-    return found
+    """Where there are several recipes, runs of one look alike and go by what tells it from the others."""
+    if len(groups) == 1:
+        return [Look(run, style, run.name) for style, run in enumerate(groups[0].runs)]
+    return [
+        Look(run, style, f"{group.label} ({len(group.runs)} runs)" if len(group.runs) > 1 else group.label)
+        for style, group in enumerate(groups)
+        for run in group.runs
+    ]
 
 
 def told_apart(groups: list[Group]) -> list[Group]:
