@@ -1,6 +1,9 @@
 """A folder of small pictures, a run that is trained on it, and images as people have them."""
 
+import errno
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -58,6 +61,26 @@ def model(trained):
 def own(trained, model, tmp_path):
     """A copy of the run that a test may change."""
     return shutil.copytree(trained, tmp_path / "run")
+
+
+@pytest.fixture
+def forbid(monkeypatch):
+    """Makes a folder one in which nothing can be written; permissions would not keep root from it."""
+
+    def forbid_folder(folder, number=errno.EROFS):
+        def guarded(call, writes):
+            def guard(path, *rest, **more):
+                if writes(*rest) and Path(os.fsdecode(path)).resolve().is_relative_to(folder.resolve()):
+                    raise OSError(number, os.strerror(number), str(path))
+                return call(path, *rest, **more)
+
+            return guard
+
+        for_writing = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+        monkeypatch.setattr(os, "mkdir", guarded(os.mkdir, lambda *rest: True))
+        monkeypatch.setattr(os, "open", guarded(os.open, lambda flags, *rest: flags & for_writing))
+
+    return forbid_folder
 
 
 @pytest.fixture

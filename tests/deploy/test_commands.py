@@ -92,6 +92,14 @@ def test_embed_writes_vectors_with_paths_and_labels(here, data, model, capsys):
         assert "labels" not in found
 
 
+@pytest.mark.parametrize("name", ["vectors.npz", "vectors.parquet"])
+def test_embed_names_the_file_that_may_not_be_written(here, forbid, capsys, name):
+    (here / "closed").mkdir()
+    forbid(here / "closed")
+    assert main(["embed", "run", "zoo/plain.png", "-o", f"closed/{name}"]) == 2
+    assert capsys.readouterr().err.startswith(f"varcon: closed/{name} may not be read or written (Read-only ")
+
+
 def test_embed_labels_images_as_training_does(here):
     for place in (
         "a/cat/1.png",

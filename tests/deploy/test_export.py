@@ -295,7 +295,7 @@ def test_the_card_tells_what_and_how(own, tmp_path):
         "| kNN top-1 | 87.65 |",
         "blue, green, red",
         "`small`",
-        "unlike anything seen: one of the 21 test\nimages is",
+        "unlike anything seen: at most one of the 21 test\nimages is",
     ):
         assert word in text
     assert "rank" not in text
@@ -329,7 +329,9 @@ def test_no_export_holds_a_path_of_this_machine(own, data, tmp_path, to):
     assert weights == "first.safetensors"
 
 
-@pytest.mark.parametrize(("count", "words"), [(99, "one of the 99 test"), (100, "one in a hundred test")])
+@pytest.mark.parametrize(
+    ("count", "words"), [(99, "at most one of the 99 test"), (100, "one in a hundred test")]
+)
 def test_the_card_says_how_many_test_images_are_marked(trained, model, count, words):
     assert (np.arange(count) < np.quantile(np.arange(count), learned.UNUSUAL)).sum() == 1
     config = dataclasses.replace(model.config, origin={**model.config.origin, "test_images": count})

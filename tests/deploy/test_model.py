@@ -58,7 +58,9 @@ def test_predictions_follow_from_their_definition(trained, data, model):
         nearest = np.argsort(-(train @ z))[:2]
         assert [n.cosine for n in found.neighbours] == pytest.approx(train[nearest] @ z, abs=1e-5)
         assert found.neighbours[0].label == ["blue", "green", "red"][labels[found.neighbours[0].index]]
-    assert model.config.threshold == pytest.approx(np.quantile(fits, 0.01), abs=1e-4)
+    fits_of_training = [math.log(np.exp(centroids @ z / 0.1).sum() / 3) for z in train]
+    threshold = min(np.quantile(fits, 0.01), np.quantile(fits_of_training, 0.01))  # there are 21 test images
+    assert model.config.threshold == pytest.approx(threshold, abs=1e-4)
     assert [found.unlike_anything_seen for found in predictions] == [
         found.likelihood < model.config.threshold for found in predictions
     ]
@@ -105,6 +107,54 @@ def test_neighbours_are_named_where_only_some_images_are_trained_on(
         nearest = model.predict([data / name], neighbours=1)[0].neighbours[0]
         assert nearest.cosine == pytest.approx(1, abs=1e-5)
         assert nearest.path == str(data / name)
+
+
+def lying_at(likelihoods):
+    """Features of two numbers that fit the one centroid (1, 0) as well as that, at a temperature of 1."""
+    cosines = torch.tensor(likelihoods, dtype=torch.float64)
+    return torch.stack([cosines, (1 - cosines**2).sqrt()], dim=1)
+
+
+def threshold_of(train, test):
+    return learned.threshold_of(lying_at(train), lying_at(test), torch.tensor([[1.0, 0.0]]).double(), 1.0)
+
+
+def test_few_test_images_do_not_mark_many_training_images():
+    train, test = np.linspace(0.1, 0.9, 81), np.linspace(0.24, 0.8, 20)  # 14 of 81 lie below all of these
+    assert (train < test.min()).sum() == 14
+    threshold = threshold_of(train, test)
+    assert (train < threshold).sum() == 1
+    assert not (test < threshold).any()
+
+
+def test_training_images_that_fit_better_do_not_mark_all_others():
+    """Of 5,050 images together the test images are the lowest hundredth."""
+    test = np.linspace(0.2, 0.6, 50)
+    assert (test < threshold_of(np.linspace(0.9, 0.99, 5000), test)).sum() == 1
+
+
+@pytest.mark.parametrize("count", [100, 1000])
+def test_of_enough_test_images_one_in_a_hundred_is_marked(count):
+    test = np.linspace(0.2, 0.6, count)
+    assert (test < threshold_of(np.linspace(0.1, 0.9, 81), test)).sum() == count // 100
+
+
+@pytest.mark.parametrize("neighbours", [0, 1])  # whether they are asked for or not
+def test_a_training_image_is_never_marked(model, data, neighbours):
+    config = dataclasses.replace(model.config, threshold=math.inf)
+    files = sorted((data / "train").glob("*/*.png"))
+
+    def marks(training, features):
+        one = varcon.deploy.model.Model(model._encode, config, model.weights, model.device, training)
+        return [found.unlike_anything_seen for found in one.predict_features(features, 1, neighbours)]
+
+    assert marks(model.training, model.embed(files)) == [False] * 36
+    cosines = np.array([1, 0.9995, 0.9985, 0])
+    features = np.zeros((4, model.features), np.float32)
+    features[:, 1], features[:, 2] = cosines, np.sqrt(1 - cosines**2)
+    training = learned.Training(np.eye(2, model.features, dtype=np.float32), [0, 1], None, "")
+    assert marks(training, 7 * features) == [False, False, True, True]
+    assert marks(None, features) == [True] * 4  # of an export, which has no training images
 
 
 def test_neighbours_are_found_from_any_folder(own, data, tmp_path, monkeypatch):
@@ -191,7 +241,7 @@ def test_labels_that_were_corrected_are_learned_anew(own, data, tmp_path):
 def test_other_weights_or_damaged_files_are_learned_anew(own, data, model, monkeypatch):
     calls = []
     learn = learned.learn
-    monkeypatch.setattr(learned, "learn", lambda *given: (calls.append(1), learn(*given)))
+    monkeypatch.setattr(learned, "learn", lambda *given: (calls.append(1), learn(*given))[1])
     before = varcon.load(own, "cpu").config.centroids
     assert not calls
     encoder = EncoderSettings().build()

@@ -1,3 +1,7 @@
+import errno
+import os
+
+import pytest
 import torch
 from torch import nn
 
@@ -72,3 +76,19 @@ def test_a_damaged_file_is_made_again(tmp_path, generator):
     assert seen == 20
     assert torch.equal(first, again)
     assert features_of(data, tmp_path, weights)[1] == 0
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.ENOSPC])
+def test_a_folder_that_cannot_be_written_costs_no_more_than_time(tmp_path, generator, monkeypatch, number):
+    def fails(*arguments):
+        raise OSError(number, os.strerror(number))
+
+    weights = tmp_path / "weights"
+    weights.write_bytes(b"one")
+    data = some_data(generator)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", fails)
+        first, seen = features_of(data, tmp_path, weights)
+    again, seen_again = features_of(data, tmp_path, weights)
+    assert (seen, seen_again) == (20, 20)
+    assert torch.equal(first, again)

@@ -27,8 +27,9 @@ class Predict:
     """Tell the classes of images: one line each, with the nearest training images.
 
     An image is marked as unlike anything seen if it fits the training images worse than 99 % of the test
-    images do; of fewer than 100 test images the worst is marked. The first time a run is used its data are
-    encoded, where varcon evaluate has not done so.
+    images do, and of fewer than 100 test images worse than 99 % of the training images too. A training image
+    itself is never marked. The first time a run is used its data are encoded, where varcon evaluate has not
+    done so.
     """
 
     run: Run

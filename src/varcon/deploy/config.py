@@ -29,7 +29,7 @@ RULES = {
     "probability": "softmax(score), in the order of classes, if they are as frequent as in training",
     "cosine": "direction times each row of centroids.npy",
     "likelihood": "log(mean(exp(cosine / likelihood_temperature)))",
-    "unlike_anything_seen": "likelihood < threshold, as of 1 % of the test images, or of 1 of fewer than 100",
+    "unlike_anything_seen": "likelihood < threshold, as of 1 % of the test images; of < 100, of 1 or none",
 }
 
 

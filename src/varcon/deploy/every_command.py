@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import tyro
 from rich.console import Console
 
 from varcon.core import OnProgress
+from varcon.deploy.keeping import NotKept
 from varcon.terminal import Bar, plain_console
 
 Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
@@ -34,5 +36,12 @@ class Beside(NamedTuple):
 def beside(console: Console, title: str) -> Iterator[Beside]:
     """In a terminal, with the results; where those go elsewhere, on standard error."""
     aside = console if console.is_terminal else plain_console(stderr=True, quiet=console.quiet)
-    with Bar(aside, title) as bar:
-        yield Beside(bar.progress, aside)
+    with Bar(aside, title) as bar, warnings.catch_warnings():
+        found, others = Beside(bar.progress, aside), warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            found.warn([str(message)]) if category is NotKept else others(message, category, *rest, **more)
+
+        warnings.simplefilter("always", NotKept)
+        warnings.showwarning = show
+        yield found

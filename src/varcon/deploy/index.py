@@ -15,6 +15,7 @@ import numpy as np
 
 from varcon.core import OnProgress
 from varcon.deploy.images import FILES_AT_ONCE, find_images, read_block, read_blocks
+from varcon.deploy.keeping import place_to_keep
 from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest, npy_rows, unit
 from varcon.files import file_digest, write_json
@@ -52,17 +53,17 @@ def open_index(model: Model, folder: Path, progress: OnProgress | None = None) -
     """
     folder = folder.expanduser()
     here = list(files_of(folder))
-    name = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
-    place = model.weights.parent / FOLDER / f"{folder.resolve().name}-{name}"
+    digest = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
+    name = f"{FOLDER}/{folder.resolve().name}-{digest}"
     key = {"weights": file_digest(model.weights), "preprocessing": model.config.to_dict()["preprocessing"]}
-    entries, vectors = stored(place, key, model.features)
+    entries, vectors = stored(model.weights.parent / name, key, model.features)
     if [entry[:3] for entry in entries] == [entry[:3] for entry in here]:
         unread = [folder / entry.name for entry in entries if entry.row is None]
         again = list(read_blocks(unread, model.config.image_size))
         if not any(block.files for block in again):
             told = [sentence for block in again for sentence in block.broken.values()]
             return Index(folder, entries, vectors, told)
-    place.mkdir(parents=True, exist_ok=True)
+    place = place_to_keep(model.weights.parent, name)
     known = {entry[:3]: entry.row for entry in entries if entry.row is not None}
     broken: list[str] = []
     entries, file = [], place / f"{secrets.token_hex(6)}.npy"

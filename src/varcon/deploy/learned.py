@@ -19,6 +19,7 @@ from varcon.core import Data, InputError, OnProgress
 from varcon.data import DataSettings, load
 from varcon.data.listing import find_images, with_held_out
 from varcon.deploy.config import Config, read_config
+from varcon.deploy.keeping import place_to_keep
 from varcon.deploy.vectors import map_rows, npy_rows
 from varcon.evaluations import FurtherSettings
 from varcon.evaluations.calibration import cosine_scores, judge, summary
@@ -39,6 +40,7 @@ from varcon.run_folder import (
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
+ENOUGH = 100  # test images, of which that share is one or more
 ROWS_AT_ONCE = 4096
 
 
@@ -57,17 +59,15 @@ def of_run(
 ) -> tuple[Config, Training]:
     recipe = stored_recipe(folder)
     weights = finished_weights(folder)
-    kept, digest = folder / FOLDER, file_digest(weights)
+    digest = file_digest(weights)
     if data_path and not Path(data_path).expanduser().exists():
         raise InputError(f"there is no {data_path}; say where the data of {folder} are with --data.path")
-    found = held(kept, digest)
+    found = held(folder / FOLDER, digest)
     if found is None:
-        learn(folder, recipe, weights, digest, data_path, device, progress)
-        found = read(kept)
+        found = read(learn(folder, recipe, weights, digest, data_path, device, progress))
     root = absolute(data_path or found[1].root)
     if sorted_anew(folder, found[1], Path(root)):
-        learn(folder, recipe, weights, digest, root, device, progress)
-        found = read(kept)
+        found = read(learn(folder, recipe, weights, digest, root, device, progress))
     config, training = found
     return config, dataclasses.replace(training, root=root)
 
@@ -116,7 +116,8 @@ def learn(
     data_path: str | Path | None,
     device: torch.device,
     progress: OnProgress | None,
-) -> None:
+) -> Path:
+    """The folder that it has written."""
     source = recipe.with_data_path(data_path).data
     data = data_of(folder, source, progress)
     if data.train.images.ndim == 2:
@@ -143,12 +144,11 @@ def learn(
         centroids=centroids.cpu().numpy().astype(np.float32),
         classifier=as_matrix(classifier),
         likelihood_temperature=tau1,
-        threshold=float(np.quantile(likelihoods(test, centroids, tau1), UNUSUAL)),
+        threshold=threshold_of(train, test, centroids, tau1),
         measured={name: scores[name] for name in ("top1", "ece", "nll")},
         origin=origin_of(recipe, data, digest),
     )
-    kept = folder / FOLDER
-    kept.mkdir(exist_ok=True)
+    kept = place_to_keep(folder, FOLDER)
     with npy_rows(kept / VECTORS, encoder.features) as append:
         for rows in train.split(ROWS_AT_ONCE):
             append(F.normalize(rows, dim=1).cpu().numpy())
@@ -161,6 +161,7 @@ def learn(
         },
     )
     config.write(kept)
+    return kept
 
 
 def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> Data:
@@ -185,6 +186,19 @@ def as_matrix(classifier: Discriminant) -> np.ndarray:
     bias = classifier.bias / classifier.temperature + classifier.prior
     matrix = torch.cat([classifier.weight / classifier.temperature, bias[:, None]], dim=1)
     return matrix.cpu().numpy()
+
+
+def threshold_of(
+    train: torch.Tensor, test: torch.Tensor, centroids: torch.Tensor, temperature: float
+) -> float:
+    """The likelihood below which one in a hundred test images lies. Of few that is the lowest, which chance
+    may have put above many training images: then only one in a hundred of these may lie below it too.
+
+    Not the quantile of all together: where training images are many and fit better, as they do once they are
+    learned by heart, every test image is among the lowest hundredth.
+    """
+    parts = (test,) if len(test) >= ENOUGH else (test, train)
+    return min(float(np.quantile(likelihoods(part, centroids, temperature), UNUSUAL)) for part in parts)
 
 
 @torch.no_grad()

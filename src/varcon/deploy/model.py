@@ -22,6 +22,7 @@ from varcon.engine.checkpoint import load_weights
 from varcon.run import pick_device
 
 IMAGES_AT_ONCE = 64  # through the encoder, which takes most of the memory
+SAME = 0.999  # cosine above which an image is the same as one of training, but for its file
 
 Encode = Callable[[Tensor], Tensor]  # prepared images [n, 3, size, size] to features [n, F]
 
@@ -111,14 +112,23 @@ class Model:
             len(self.classes)
         )
         order = np.argsort(-probabilities, axis=1, kind="stable")[:, :top]
+        unlike = self._unlike(directions, likelihoods)
         around = self._neighbours(directions, neighbours)
         predictions = []
         for row, places in enumerate(order):
             likely = [(self.classes[place], float(probabilities[row, place])) for place in places]
-            likelihood = float(likelihoods[row])
-            unlike = likelihood < self.config.threshold
-            predictions.append(Prediction(*likely[0], unlike, likelihood, likely, around[row]))
+            predictions.append(
+                Prediction(*likely[0], bool(unlike[row]), float(likelihoods[row]), likely, around[row])
+            )
         return predictions
+
+    def _unlike(self, directions: np.ndarray, likelihoods: np.ndarray) -> np.ndarray:
+        """Whether each image is unlike anything seen [N]: a training image is not, however odd it is."""
+        unlike = likelihoods < self.config.threshold
+        if self.training is not None:
+            cosines, _ = nearest(directions[unlike], self.training.vectors, 1)
+            unlike[unlike] = cosines[:, 0] <= SAME
+        return unlike
 
     def _neighbours(self, directions: np.ndarray, count: int) -> list[list[Neighbour]]:
         training = self.training

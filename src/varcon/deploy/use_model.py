@@ -1,7 +1,8 @@
 """Predict with the model in this folder: python use_model.py IMAGE [IMAGE ...]
 
 It needs numpy, Pillow and onnxruntime (of a folder with model.pt2: torch instead), and nothing else. A line
-of JSON for each image says what `varcon predict --json -` says, but for the neighbours.
+of JSON for each image says what `varcon predict --json -` says, but for the neighbours, and a training image
+may be marked as unlike anything seen here.
 """
 
 from __future__ import annotations

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 import torch
 
 from varcon.core import InputError
+from varcon.deploy.keeping import nameless_file
 from varcon.evaluations.frozen import row_blocks
 from varcon.files import naming, replacing
 
@@ -53,7 +53,7 @@ def npy_rows(path: Path, width: int) -> Iterator[Append]:
 
 
 @contextmanager
-def appending(file: BinaryIO, width: int) -> Iterator[Append]:
+def appending(file: IO[bytes], width: int) -> Iterator[Append]:
     count = 0
 
     def append(rows: np.ndarray) -> None:
@@ -78,7 +78,7 @@ def npz_writer(out: Path, width: int) -> Iterator[Callable[[np.ndarray, list[str
     """An .npz file with `vectors`, `paths` and, where there are any, `labels`."""
     names: tuple[list[str], list[str]] = ([], [])
     # An archive tells each array's size before its rows, and how many files are broken is known at the end.
-    with naming(out), tempfile.TemporaryFile(dir=out.parent) as aside:
+    with naming(out), nameless_file(out.parent, out) as aside:
         with appending(aside, width) as append:
 
             def write(vectors: np.ndarray, paths: list[str], labels: list[str]) -> None:

@@ -24,6 +24,7 @@ from varcon.data.folder import odd_files_allowed, to_rgb, with_image
 from varcon.data.subset import choose
 from varcon.deploy import learned
 from varcon.deploy.index import open_index
+from varcon.deploy.keeping import place_to_keep
 from varcon.deploy.model import Model
 from varcon.deploy.vectors import map_rows, nearest
 from varcon.evaluations.map2d import LEAST_POINTS, Map2D, Projector
@@ -132,7 +133,7 @@ def pixels_of(model: Model, data_path: Path | None, progress: OnProgress) -> np.
             return pixels
     source = stored_recipe(run).with_data_path(data_path).data
     images = learned.data_of(run, source, progress).train.images.permute(0, 2, 3, 1).numpy()
-    kept.parent.mkdir(exist_ok=True)
+    kept = place_to_keep(run, KEPT) / kept.name
     with replacing(kept) as temporary, temporary.open("wb") as file:
         np.save(file, np.ascontiguousarray(images))
     return map_rows(kept)
@@ -151,7 +152,7 @@ def map_of(vectors: np.ndarray, kept: Path, progress: OnProgress) -> Map | None:
             return Map(ids, found["points"], chosen)
     progress(0, 1, f"drawing a map of {len(ids):,} images")
     points = Projector(how.method, how.perplexity, how.seed)(torch.from_numpy(chosen))
-    kept.parent.mkdir(exist_ok=True)
+    kept = place_to_keep(kept.parent.parent, KEPT) / kept.name
     with replacing(kept) as temporary, temporary.open("wb") as file:
         np.savez(file, points=points, digest=digest)
     progress(1, 1, f"drawing a map of {len(ids):,} images")
