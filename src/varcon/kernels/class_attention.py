@@ -22,29 +22,37 @@ def attend_other_classes(
     means, sums = [], []
     for start in range(0, len(queries), rows):
         block = slice(start, start + rows)
-        mean, log_sum = _attend_block(queries[block] / temperature, references, present, labels[block])
+        mean, log_sum = _attend_block(queries[block], references, present, labels[block], temperature)
         means.append(mean)
         sums.append(log_sum)
     return torch.cat(means), torch.cat(sums)
 
 
 def _attend_block(
-    scaled: Tensor, references: Tensor, present: Tensor, labels: Tensor
+    queries: Tensor, references: Tensor, present: Tensor, labels: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Online softmax: class blocks are joined as they come, each weighted by its share of the total."""
-    mean = torch.zeros_like(scaled)
-    log_sum = scaled.new_full((len(scaled),), -torch.inf)
-    numbers = torch.arange(len(references), device=scaled.device)
+    mean, total = torch.zeros_like(queries), queries.new_zeros(len(queries))
+    peak = torch.full_like(
+        total, torch.finfo(total.dtype).min
+    )  # finite: of -inf and -inf, none is the difference
+    hidden = torch.zeros_like(present, dtype=queries.dtype).masked_fill_(~present, -torch.inf)
     for start in range(0, len(references), CLASSES_IN_FLIGHT):
         block = slice(start, start + CLASSES_IN_FLIGHT)
-        scores = scaled @ references[block].T
-        left_out = ~present[block] | (numbers[block] == labels[:, None])
-        scores = scores.masked_fill_(left_out, -torch.inf)
-        block_sum = scores.logsumexp(dim=1)
-        total = torch.logaddexp(log_sum, block_sum)
-        # Where nothing has been seen yet both sums are -inf, and their difference would be NaN.
-        finite = total.clamp_min(torch.finfo(total.dtype).min)
-        weights = scores.sub_(finite[:, None]).exp_()
-        mean = torch.addmm(mean * (log_sum - finite).exp()[:, None], weights, references[block])
-        log_sum = total
-    return mean, log_sum
+        scores = torch.addmm(hidden[block], queries, references[block].T, alpha=1 / temperature)
+        hide_own(scores, labels - start)
+        higher = torch.maximum(peak, scores.amax(1))
+        shrunk = (peak - higher).exp_()
+        weights = scores.sub_(higher[:, None]).exp_()
+        mean = torch.addmm(mean.mul_(shrunk[:, None]), weights, references[block])
+        total, peak = total * shrunk + weights.sum(1), higher
+    # A total of 0 is of no class at all; others are 1 or more.
+    return mean.div_(total.clamp_min(torch.finfo(total.dtype).tiny)[:, None]), peak + total.log()
+
+
+def hide_own(scores: Tensor, places: Tensor) -> None:
+    """-inf where a row has its own class, if that is among the columns."""
+    inside = (places >= 0) & (places < scores.shape[1])
+    columns = places.clamp(0, scores.shape[1] - 1)[:, None]
+    kept = scores.gather(1, columns)
+    scores.scatter_(1, columns, kept.masked_fill_(inside[:, None], -torch.inf))
