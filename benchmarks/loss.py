@@ -30,6 +30,7 @@ from timing import (
 from torch import Tensor
 
 from varcon import VarConLoss
+from varcon.engine.allocator import keep_freed_memory
 from varcon.reproduce.memory import TEMPERATURE, held_on_gpu, pairwise_supcon
 
 EPSILON = 0.02
@@ -61,6 +62,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a Markdown file to write the table to")
     arguments = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    keep_freed_memory()  # as the command line does: else each pays for what the one before it has freed
     head = (
         f"The loss and its gradient, {arguments.dimensions} dimensions, float32; "
         f"{surroundings(device, 'triton', 'pytorch-metric-learning')}; median of {arguments.repeats}. "

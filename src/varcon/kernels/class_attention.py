@@ -33,9 +33,8 @@ def _attend_block(
 ) -> tuple[Tensor, Tensor]:
     """Online softmax: class blocks are joined as they come, each weighted by its share of the total."""
     mean, total = torch.zeros_like(queries), queries.new_zeros(len(queries))
-    peak = torch.full_like(
-        total, torch.finfo(total.dtype).min
-    )  # finite: of -inf and -inf, none is the difference
+    # Finite: -inf less -inf would be NaN.
+    peak = torch.full_like(total, torch.finfo(total.dtype).min)
     hidden = torch.zeros_like(present, dtype=queries.dtype).masked_fill_(~present, -torch.inf)
     for start in range(0, len(references), CLASSES_IN_FLIGHT):
         block = slice(start, start + CLASSES_IN_FLIGHT)
