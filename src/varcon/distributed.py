@@ -22,7 +22,7 @@ if dist.is_available():
     import torch.distributed.nn
 
 
-# Beyond the reading of data, at which the first process may have to wait for the last one.
+# Each process reads the data, and the first to be done waits for the last.
 LONGEST_WAIT = timedelta(minutes=30)
 GROUPS = itertools.count()  # that this process has joined
 
