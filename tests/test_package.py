@@ -44,6 +44,12 @@ def test_imports_quickly():
     assert min(seconds) <= 0.5
 
 
+def test_imports_no_compiler():
+    """torch's takes longer than all the rest, and a decorator of torch.compiler's is enough to bring it."""
+    done = python("import sys, varcon; varcon.VarConLoss; print('torch._dynamo' in sys.modules)")
+    assert done.stdout.strip() == "False", done.stderr
+
+
 def test_unknown_names_are_attribute_errors():
     done = python(
         "import varcon\ntry:\n    varcon.nothing\nexcept AttributeError as error:\n    print(error)"

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from references.kernels import DRIVER, run_with_compiler
 from references.norm_oracle import DEVICE, difference, draw, drawn_norm
 from torch import nn
 
@@ -122,6 +123,27 @@ def test_kernels_are_launched_where_their_tensors_lie(monkeypatch):
     pointwise.convolve_norm(x, torch.randn(8, 8, 1, 1, device=DEVICE), norm)
     pointwise.convolve_images(x[:, :3], torch.randn(8, 3, 3, 3, device=DEVICE), norm)
     assert [shape[1] for shape in entered] == [8, 8, 3, 32]
+
+
+SMALLER = """
+capability = 86
+from torch import nn
+from varcon.kernels.batch_norm import norm_add_relu
+for kind in (torch.float32, torch.bfloat16):
+    x = torch.ones(2, 64, 4, 4, dtype=kind, requires_grad=True)
+    for skip, skip_norm in ((None, None), (x, None), (x, nn.BatchNorm2d(64))):
+        for gradients in (1, 2):
+            outputs = norm_add_relu(x, nn.BatchNorm2d(64), skip, skip_norm)[:gradients]
+            torch.autograd.backward(outputs, [torch.ones_like(y) for y in outputs])
+            for name, size in shared.items():
+                assert size <= 99 * 1024, (name, kind, skip_norm, gradients, size)
+print(sum("_gradient_sums" in name for name in launched))
+"""
+
+
+def test_it_fits_into_the_shared_memory_of_smaller_gpus(tmp_path):
+    """Compiled for one of 99 KiB, as those of desktops have, in all types and kinds."""
+    assert run_with_compiler(DRIVER + SMALLER, tmp_path) == "12\n"
 
 
 @pytest.mark.gpu

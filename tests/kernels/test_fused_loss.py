@@ -165,7 +165,7 @@ def loss_of(embeddings, labels, classes, **options):
     return fused_loss.fused_varcon_loss(embeddings, epsilon, labels, sums, 0.1, **options), epsilon
 
 
-@pytest.mark.parametrize("spoil", ["negative", "too large", "zero", "nan"])
+@pytest.mark.parametrize("spoil", ["negative", "too large", "zero", "too short", "nan"])
 def test_bad_samples_make_the_loss_nan(spoil, generator):
     embeddings, labels = draw(20, 6, 5, generator)
     embeddings = embeddings.detach()
@@ -175,8 +175,8 @@ def test_bad_samples_make_the_loss_nan(spoil, generator):
         running._make_room(embeddings)
         fused_step(embeddings, labels)
     bank = running.bank.clone()
-    if spoil in ("zero", "nan"):
-        embeddings[7] = {"zero": 0.0, "nan": torch.nan}[spoil]
+    if spoil in ("zero", "too short", "nan"):
+        embeddings[7] = {"zero": 0.0, "too short": 1e-14, "nan": torch.nan}[spoil]
     else:
         labels[7] = {"negative": -3, "too large": 10**12}[spoil]
     with torch.no_grad():
@@ -331,10 +331,29 @@ def test_who_has_shared_memory_and_who_is_too_old(monkeypatch):
         ((12, 0), False, True),
     ):
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda where, found=capability: found)
+        properties = SimpleNamespace(major=capability[0])
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda where, found=properties: found)
         fused_loss.is_roomy.cache_clear()
         assert fused_loss.is_roomy(device) == roomy
         assert kernels.loss_kernel_serves(on_gpu) == serves
     fused_loss.is_roomy.cache_clear()
+
+
+def test_a_compiler_knows_the_gpu_beforehand(monkeypatch, fresh_compiler):
+    """Without a break in its graph. Where there is no GPU, the end of torch's way to its properties is
+    replaced."""
+    if not torch.cuda.is_available():
+        properties = object.__new__(torch.cuda._CudaDeviceProperties)
+        properties.major = 8
+        monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "_get_device_properties", lambda number: properties, raising=False)
+
+    def doubled_if_it_serves(x):
+        return 2 * x if kernels.has_shared_memory(torch.device("cuda", 0)) else x
+
+    compiled = torch.compile(doubled_if_it_serves, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [2, 2]
 
 
 @pytest.mark.gpu

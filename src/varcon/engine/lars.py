@@ -14,8 +14,9 @@ TRUST = 0.001  # of a layer's size, how far it may move in a step; the paper's, 
 class LARS(torch.optim.Optimizer):
     """v = momentum v + rate * trust * |w| / (|g| + decay |w|) * (g + decay w), and w goes down by v.
 
-    Groups with `adapt` false are those of plain SGD: biases and norms, whose size says nothing. All layers
-    of a group move together in a few kernels, and nothing waits for the device: a step can be a CUDA graph.
+    Groups with `adapt` false are those of plain SGD: biases and norms, whose size says nothing. The layers of
+    a group move together, but for their factors, one launch each; nothing waits for the device, so that a
+    step can be a CUDA graph.
     """
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, momentum: float) -> None:

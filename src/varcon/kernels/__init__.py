@@ -15,7 +15,7 @@ HAS_TRITON = find_spec("triton") is not None
 LOSS_DEVICES = {"cuda"}  # the tests add the CPU, where Triton interprets its kernels
 LOSS_TYPES = {torch.float32, torch.bfloat16, torch.float16}
 LOSS_DIMENSIONS = 512  # of wider embeddings a block no longer fits into a processor's registers
-LOSS_CAPABILITY = (8, 0)  # Ampere; what came before has too little shared memory
+LOSS_GENERATION = 8  # Ampere; what came before has too little shared memory
 
 
 def loss_kernel_serves(embeddings: Tensor) -> bool:
@@ -25,8 +25,13 @@ def loss_kernel_serves(embeddings: Tensor) -> bool:
         and embeddings.device.type in LOSS_DEVICES
         and embeddings.dtype in LOSS_TYPES
         and embeddings.shape[1] <= LOSS_DIMENSIONS
-        and (not embeddings.is_cuda or torch.cuda.get_device_capability(embeddings.device) >= LOSS_CAPABILITY)
+        and (not embeddings.is_cuda or has_shared_memory(embeddings.device))
     )
+
+
+def has_shared_memory(device: torch.device) -> bool:
+    """Whether the loss's blocks fit into it; torch.compile takes a device's properties for constants."""
+    return torch.cuda.get_device_properties(device).major >= LOSS_GENERATION
 
 
 def on_device_of(tensor: Tensor) -> AbstractContextManager[object]:

@@ -354,6 +354,8 @@ class _NormAddReLU(torch.autograd.Function):
             return (None,) * 8
         two, kinds = by_y_too is not None, 3 if ctx.norm_skip else 2
         tile, stages = SUMS["normalised skip" if ctx.norm_skip else "skip" if ctx.add else "nothing"]
+        if x.dtype == torch.float32:  # three stages of that are more than the shared memory of desktop GPUs
+            stages = min(stages, 2)
         shape = Shape(x, tile)
         rows, channels, block = shape.rows, shape.channels, shape.block
         sums = x.new_empty(shape.parts, kinds, channels, dtype=torch.float32)

@@ -263,6 +263,8 @@ def loss_and_gradient(
     x = _load_rows(embeddings, rows, columns, inside, width)
     bad = outside | (tl.max(tl.abs(x), axis=1) == 0)
     size = _length(x)
+    if NORMALIZE:
+        bad = bad | (size <= SMALLEST_NORM)
     length = size if NORMALIZE else tl.full([ROWS], 1.0, tl.float32)
     factor = size / (temperature * length) * LOG2_E
     others_sum, others_weighted, mean_factor = _attend(
