@@ -15,19 +15,24 @@ def batch():
     [
         ({"references": "mean"}, "references is 'mean'; choose one of batch, leave-one-out, ema, learned"),
         ({"classes": "every"}, "classes is 'every'; choose one of present, all"),
-        ({"classes": "all"}, "needs references='ema'"),
+        ({"classes": "all"}, r"VarConLoss\.references must then be 'ema' or 'learned'"),
         ({"references": "ema"}, "say how many with num_classes"),
         ({"references": "learned", "num_classes": 3}, "give num_classes and dimensions"),
         ({"num_classes": 0}, "num_classes is 0"),
         ({"temperature": 0.0}, r"^VarConLoss\.temperature is 0\.0; it must be above 0 and finite$"),
         ({"temperature": float("inf")}, r"^VarConLoss\.temperature is inf; it must be above 0 and finite$"),
-        ({"temperature": 0.01}, "epsilon 0.02 must be below the temperature 0.01"),
-        ({"epsilon": 0.09}, "must lie in epsilon_range"),
-        ({"epsilon": -0.01}, "must lie in epsilon_range"),
+        ({"temperature": 0.01}, r"epsilon is 0\.02; it must be below VarConLoss\.temperature 0\.01"),
+        ({"epsilon": 0.09}, r"must lie in VarConLoss\.epsilon_range"),
+        ({"epsilon": -0.01}, r"must lie in VarConLoss\.epsilon_range"),
         ({"reference_momentum": 1.0}, "must lie in"),
         ({"num_classes": 10.0}, r"num_classes is 10\.0; it must be of type int"),
         ({"temperature": "warm"}, "temperature is 'warm'; it must be of type float"),
         ({"epsilon_range": 0.1}, r"epsilon_range is 0\.1; it must be of type tuple"),
+        ({"dimensions": 0}, "dimensions is 0; it must be at least 1"),
+        ({"dimensions": 8.5}, r"dimensions is 8\.5; it must be of type int"),
+        ({"reference_momentum": "x"}, "reference_momentum is 'x'; it must be of type float"),
+        ({"normalize": "no"}, "normalize is 'no'; it must be of type bool"),
+        ({"learn_epsilon": 1}, "learn_epsilon is 1; it must be of type bool"),
     ],
 )
 def test_settings_that_cannot_be(options, message):
@@ -45,7 +50,9 @@ def test_inputs_that_cannot_be():
         (z, None, "labels are of type NoneType"),
         (z.view(4, 2, 4), labels[:4], r"of several views of each sample, give embeddings\.flatten\(0, 1\)"),
         (z * 1e30, labels, "embedding of sample 0 is too long for torch.float32; scale it down"),
-        (z * 1e-30, labels, "embedding of sample 0 is too short for torch.float32; scale it up"),
+        (z * 1e-30, labels, "embedding of sample 0 is too short to be told from 0; scale it up"),
+        (z * 1e-14, labels, "embedding of sample 0 is too short to be told from 0; scale it up"),
+        (z, labels.to("meta"), r"on cpu and the labels on meta; move them there: labels\.to\(embeddings"),
         (z.long(), labels, "embeddings must be floats of shape"),
         (z, labels.float(), "labels must be integers"),
         (z, labels[:4], "8 embeddings came with 4 labels; .* labels.repeat"),
@@ -103,13 +110,21 @@ def test_one_bad_batch_leaves_the_bank_as_it_was(fresh_compiler):
     fast = torch.compile(loss_fn, backend="eager", fullgraph=True)
     fast(z, labels)
     before, second = loss_fn.bank.clone(), torch.tensor(2)
-    for bad in (torch.inf, torch.nan, 0.0):
+    for bad in (torch.inf, torch.nan, 0.0, 1e30, 1e-30):
         assert fast(z.index_fill(0, second, bad), labels).isnan()
         assert torch.equal(loss_fn.bank, before)
     assert fast(z, labels.index_fill(0, second, 7)).isnan()
     assert torch.equal(loss_fn.bank, before)
     assert fast(z.flip(0), labels).isfinite()
     assert not torch.equal(loss_fn.bank, before)
+
+
+def test_a_bank_is_loaded_in_the_precision_it_was_saved_in():
+    z, labels = batch()
+    first, second = (VarConLoss(3, references="ema") for _ in range(2))
+    first(z.double(), labels)
+    second.load_state_dict(first.state_dict())
+    assert second.bank.dtype == torch.float64 and torch.equal(second.bank, first.bank)
 
 
 def test_the_bank_can_be_moved_after_a_validation():

@@ -12,6 +12,7 @@ from varcon.core import InputError
 from varcon.distributed import sum_over_processes, union_over_processes, world_size
 from varcon.kernels import loss_kernel_serves
 from varcon.limits import above_zero, at_least, below_one, checked
+from varcon.loss_inputs import check_shapes, check_values, lengths
 from varcon.losses.precision import products
 from varcon.losses.varcon import (
     Terms,
@@ -27,6 +28,7 @@ Classes = Literal["present", "all"]
 TEMPERATURE = 0.1  # tau1, the paper's
 EPSILON = 0.02  # half the range of tau2, where it begins
 EPSILON_RANGE = (0.0, 0.08)  # in which a learned epsilon stays
+SHORTEST = 1e-12  # below which torch.nn.functional.normalize divides by this instead
 
 
 class VarConLoss(nn.Module):
@@ -80,33 +82,23 @@ class VarConLoss(nn.Module):
         epsilon = checked(epsilon, float, "VarConLoss.epsilon")
         self.references: References = checked(references, References, "VarConLoss.references")
         self.classes: Classes = checked(classes, Classes, "VarConLoss.classes")
-        self.normalize = normalize
-        self.reference_momentum = reference_momentum
+        self.normalize = checked(normalize, bool, "VarConLoss.normalize")
+        self.reference_momentum = checked(reference_momentum, float, "VarConLoss.reference_momentum")
+        self.dimensions = checked(dimensions, int | None, "VarConLoss.dimensions")
+        learn_epsilon = checked(learn_epsilon, bool, "VarConLoss.learn_epsilon")
+        low, high = checked(epsilon_range, tuple[float, float], "VarConLoss.epsilon_range")
         above_zero(self, "temperature", of="VarConLoss")
         below_one(self, "reference_momentum", of="VarConLoss")
-        if classes == "all" and references not in ("ema", "learned"):
-            raise InputError(
-                f"classes='all' needs references='ema' or 'learned': {references!r} references exist for the "
-                "classes of the batch alone"
-            )
+        check_together(self.temperature, epsilon, (low, high), references, classes, of="VarConLoss")
         if references == "ema" and num_classes is None:
             raise InputError("references='ema' keeps a bank of classes; say how many with num_classes")
         if references == "learned" and (num_classes is None or dimensions is None):
             raise InputError(
                 "references='learned' has a vector for each class: give num_classes and dimensions"
             )
-        if num_classes is not None:
-            at_least(1, self, "num_classes", of="VarConLoss")
-        low, high = checked(epsilon_range, tuple[float, float], "VarConLoss.epsilon_range")
-        if not 0 <= low <= epsilon <= high:
-            raise InputError(
-                f"epsilon is {epsilon}; it must lie in epsilon_range {epsilon_range}, at least 0"
-            )
-        if epsilon >= temperature:
-            raise InputError(
-                f"epsilon {epsilon} must be below the temperature {temperature}, or tau2 reaches 0: "
-                "lower epsilon or raise the temperature"
-            )
+        for name in ("num_classes", "dimensions"):
+            if getattr(self, name) is not None:
+                at_least(1, self, name, of="VarConLoss")
         self.epsilon_range = (low, max(epsilon, min(high, 0.99 * temperature)))
         self.epsilon = nn.Parameter(torch.tensor(float(epsilon)), requires_grad=learn_epsilon)
         if references == "ema" and num_classes is not None:
@@ -145,10 +137,15 @@ class VarConLoss(nn.Module):
                 f"the embeddings are on {embeddings.device} and the loss is on {self.epsilon.device}; move "
                 "it there: loss_fn.to(embeddings.device)"
             )
+        if labels.device != embeddings.device:
+            raise InputError(
+                f"the embeddings are on {embeddings.device} and the labels on {labels.device}; move them "
+                "there: labels.to(embeddings.device)"
+            )
         labels = labels.long().contiguous()  # in fewer bits the number of classes may have no room
         looked_at = embeddings.device.type == "cpu" and not torch.compiler.is_compiling()
         if looked_at:
-            check_values(embeddings, labels, self.num_classes)
+            check_values(embeddings, labels, self.num_classes, self._shortest)
         places, num_classes = self._places(labels)
         if self.references == "ema":
             self._make_room(embeddings)
@@ -163,13 +160,19 @@ class VarConLoss(nn.Module):
             losses, terms, sums, counts = self._plain(embeddings, places, num_classes)
         if not looked_at:
             outside = (places < 0) | (places >= num_classes)
-            losses = losses.masked_fill(outside | (embeddings.detach() == 0).all(dim=1), torch.nan)
+            norms = lengths(embeddings)
+            losses = losses.masked_fill(outside | (norms <= self._shortest) | ~norms.isfinite(), torch.nan)
         # Exact also where the processes hold different numbers of samples: averaging the
         # processes' gradients divides by the world size, so each shares out the whole batch.
         loss = losses.sum() * (world_size() / counts.sum())
         if self.references == "ema" and learn:
             self._update_bank(sums, counts, loss)
         return loss, terms
+
+    @property
+    def _shortest(self) -> float:
+        """An embedding must be longer: torch gives what is shorter no unit length, and 0 has no direction."""
+        return SHORTEST if self.normalize else 0.0
 
     def _places(self, labels: Tensor) -> tuple[Tensor, int]:
         """Each sample's row among the class references, and how many those have room for.
@@ -274,7 +277,7 @@ class VarConLoss(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         stored = state_dict.get(f"{prefix}bank")
         if stored is not None and self.references == "ema" and len(stored) == len(self.bank):
-            self.bank = self.bank.new_zeros(stored.shape)
+            self.bank = self.bank.new_zeros(stored.shape, dtype=stored.dtype)
         super()._load_from_state_dict(state_dict, prefix, *args)
         with torch.no_grad():  # saved after a step, it may lie outside until the next call
             self.epsilon.clamp_(*self.epsilon_range)
@@ -286,61 +289,27 @@ class VarConLoss(nn.Module):
         )
 
 
-def check_shapes(embeddings: Tensor, labels: Tensor) -> None:
-    for name, value in (("embeddings", embeddings), ("labels", labels)):
-        if not isinstance(value, Tensor):
-            raise InputError(
-                f"{name} are of type {type(value).__name__}; give a tensor: torch.as_tensor({name})"
-            )
-    if embeddings.ndim == 3 and embeddings.is_floating_point():
+def check_together(
+    temperature: float,
+    epsilon: float,
+    epsilon_range: tuple[float, float],
+    references: References,
+    classes: Classes,
+    of: str,
+) -> None:
+    """Settings that exclude each other; `of` says whose they are."""
+    if classes == "all" and references not in ("ema", "learned"):
         raise InputError(
-            f"embeddings are of shape {list(embeddings.shape)} and the loss takes [N, d]; of several views "
-            "of each sample, give embeddings.flatten(0, 1) and labels.repeat_interleave(views)"
+            f"{of}.classes is 'all'; {of}.references must then be 'ema' or 'learned', for {references!r} "
+            f"ones exist for the classes of the batch alone; or set {of}.classes to 'present'"
         )
-    if embeddings.ndim != 2 or not embeddings.is_floating_point():
+    low, high = epsilon_range
+    if not 0 <= low <= epsilon <= high:
         raise InputError(
-            f"embeddings must be floats of shape [N, d], not {embeddings.dtype} "
-            f"of shape {list(embeddings.shape)}"
+            f"{of}.epsilon is {epsilon}; it must lie in {of}.epsilon_range {epsilon_range}, at least 0"
         )
-    if labels.ndim != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+    if epsilon >= temperature:
         raise InputError(
-            f"labels must be integers of shape [N], not {labels.dtype} of shape {list(labels.shape)}"
-        )
-    if len(embeddings) != len(labels):
-        raise InputError(
-            f"{len(embeddings)} embeddings came with {len(labels)} labels; "
-            "with two views of a batch repeat the labels: labels.repeat(2)"
-        )
-    if len(labels) == 0:
-        raise InputError("the batch is empty; the loss needs at least one sample")
-
-
-def check_values(embeddings: Tensor, labels: Tensor, num_classes: int | None) -> None:
-    if num_classes is None:
-        if labels.min() < 0:
-            raise InputError(f"label {int(labels.min())} is negative; labels count from 0")
-    elif labels.min() < 0 or labels.max() >= num_classes:
-        place = int(((labels < 0) | (labels >= num_classes)).nonzero()[0])
-        raise InputError(
-            f"label {int(labels[place])} of sample {place} is outside [0, {num_classes}); "
-            "correct the label or raise num_classes"
-        )
-    norms = torch.linalg.vector_norm(
-        embeddings.detach(), dim=1, dtype=torch.promote_types(embeddings.dtype, torch.float32)
-    )
-    if not norms.isfinite().all():
-        place = int((~norms.isfinite()).nonzero()[0])
-        if embeddings[place].isfinite().all():
-            raise InputError(f"the embedding of sample {place} is too long for {norms.dtype}; scale it down")
-        raise InputError(
-            f"the embedding of sample {place} holds NaN or infinity; look for a diverging learning rate, "
-            "half-precision overflow or NaN in the input"
-        )
-    if not norms.all():
-        place = int((norms == 0).nonzero()[0])
-        if embeddings[place].any():
-            raise InputError(f"the embedding of sample {place} is too short for {norms.dtype}; scale it up")
-        raise InputError(
-            f"the embedding of sample {place} is zero and has no direction; look for a dead last layer "
-            "or an input of zeros"
+            f"{of}.epsilon is {epsilon}; it must be below {of}.temperature {temperature}, or tau2 reaches 0: "
+            "lower epsilon or raise the temperature"
         )

@@ -28,7 +28,13 @@ VARCON = {
     "epsilon_rate": NOT_NEGATIVE,
 }
 NONSENSE = {
-    "varcon": {"temperature": ABOVE_ZERO, "epsilon_rate": NOT_NEGATIVE, "dimensions": COUNTS},
+    "varcon": {
+        "temperature": ABOVE_ZERO,
+        "epsilon": (*NOT_NEGATIVE, 0.3),
+        "epsilon_rate": NOT_NEGATIVE,
+        "dimensions": COUNTS,
+        "classes": ("all",),  # of which a batch's means know only those that are in it
+    },
     "supcon": {"temperature": ABOVE_ZERO, "form": ("inn",), "dimensions": COUNTS},
     "ce": {
         "loss": ("focall",),

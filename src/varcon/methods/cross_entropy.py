@@ -68,7 +68,7 @@ class CrossEntropy(Method):
         targets = labels
         if self.settings.mixup:
             # A batch is in random order already: the next image is as good a partner as any, and the same
-            # one where several processes share the batch.
+            # one where several processes share the batch, if each holds an even number.
             onehot = F.one_hot(labels, self.classifier.out_features).float()
             order = torch.arange(len(labels), device=labels.device)
             images, targets = losses.mix(images, onehot, self.share, (order ^ 1).clamp_max(len(order) - 1))

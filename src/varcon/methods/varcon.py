@@ -10,7 +10,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from varcon.core import Batch, Encoder, Method, StepOutput
-from varcon.criterion import EPSILON, EPSILON_RANGE, TEMPERATURE, Classes, References, VarConLoss
+from varcon.criterion import (
+    EPSILON,
+    EPSILON_RANGE,
+    TEMPERATURE,
+    Classes,
+    References,
+    VarConLoss,
+    check_together,
+)
 from varcon.layers import CosineClassifier, NormedHead, ProjectionHead
 from varcon.limits import above_zero, at_least, below_one, declared, not_negative
 
@@ -39,6 +47,9 @@ class VarConSettings:
         below_one(self, "reference_momentum")
         not_negative(self, "epsilon_rate", "classifier_weight")
         at_least(1, self, "dimensions")
+        check_together(
+            self.temperature, self.epsilon, self.epsilon_range, self.references, self.classes, of="method"
+        )
 
 
 class VarCon(Method):
