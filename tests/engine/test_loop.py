@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from varcon import Recipe, distributed, run, run_folder
 from varcon.core import InputError, Progress, RunError
 from varcon.data import DataSettings, load
-from varcon.engine import loop
+from varcon.engine import interrupt, loop
 from varcon.engine.checkpoint import load_checkpoint, save_checkpoint
 from varcon.engine.interrupt import Interrupted, requests_to_stop
 from varcon.engine.loop import fit
@@ -132,6 +132,36 @@ def test_a_stop_after_divergence_keeps_the_last_good_checkpoint(tmp_path, monkey
     assert all(value.isfinite().all() for value in kept["method"].values())
 
 
+def test_a_stop_asked_for_again_while_it_is_saved_is_passed_over(tmp_path, monkeypatch):
+    plain = loop.TrainingState.save
+
+    def save(state):
+        signal.raise_signal(signal.SIGINT)
+        plain(state)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(loop.TrainingState, "save", save)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Interrupted, match="saved at step 3"):
+        run.train(recipe(), tmp_path / "run", watch=stop_at(3, signal.SIGINT))
+    assert torch.load(tmp_path / "run/last.ckpt", weights_only=True)["step"] == 3
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("bad", [10, 20], ids=["checkpoint", "end"])
+def test_weights_that_a_step_has_broken_are_not_kept(bad, tmp_path, monkeypatch):
+    """Its loss, which was computed before it, is still a number."""
+    rates = {bad - 1: torch.inf}
+    monkeypatch.setattr(loop, "learning_rate", lambda settings, progress: rates.get(progress.step, 0.1))
+    folder = tmp_path / "run"
+    with pytest.raises(RunError, match=rf"diverged at step {bad} \(the weights are not .*checkpoint is kept"):
+        run.train(recipe(checkpoint_seconds=0), folder)
+    kept = torch.load(folder / "last.ckpt", weights_only=True)
+    assert kept["step"] == bad - 5
+    assert all(value.isfinite().all() for value in kept["method"].values())
+    assert not (folder / "encoder.safetensors").exists()
+
+
 def snapshots(folder):
     return {path.name: path.read_bytes() for path in folder.glob("encoder-*")}
 
@@ -196,11 +226,13 @@ def test_three_kills_and_resumes_end_at_the_same_bytes(tmp_path):
     """SIGKILL at random moments of a run in its own process, through the command line."""
     toml = tmp_path / "short.toml"
     toml.write_text(
-        '[train]\nepochs = 6\nbatch_size = 256\ncheckpoint_seconds = 0\ndevice = "cpu"\n'
+        '[train]\nepochs = 12\nbatch_size = 256\ncheckpoint_seconds = 0\ndevice = "cpu"\n'
         '[augment]\npolicy = "sim"\n'
     )
     command = [sys.executable, "-m", "varcon", "train", str(toml), "--resume", "--out"]
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    rows = (tmp_path / "whole/metrics.jsonl").read_text().splitlines()
+    epoch = json.loads(rows[-1])["seconds"] / len(rows)
     chance = random.Random(0)
     killed, log = tmp_path / "killed", tmp_path / "killed/metrics.jsonl"
     for _ in range(3):
@@ -210,7 +242,7 @@ def test_three_kills_and_resumes_end_at_the_same_bytes(tmp_path):
         )
         while process.poll() is None and (not log.exists() or len(log.read_text().splitlines()) <= already):
             time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.4))
+        time.sleep(chance.uniform(0, epoch))
         assert process.poll() is None, "the run ended before it could be killed"
         process.kill()
         process.wait()
@@ -386,18 +418,21 @@ def test_a_batch_larger_than_the_data(tmp_path):
         run.train(recipe(batch_size=4096), tmp_path / "run")
 
 
-def test_of_several_processes_none_ends_by_a_second_signal(monkeypatch):
-    """torchrun passes on what they may have had already, while they save."""
+@pytest.mark.parametrize(("processes", "apart", "ends"), [(1, 0.5, False), (1, 1.5, True), (2, 1.5, False)])
+def test_a_second_signal_ends_one_process_if_it_is_meant(processes, apart, ends, monkeypatch):
+    """Not a key pressed twice; and torchrun passes on to several what they may have had already."""
     ended = []
     before = signal.signal(signal.SIGTERM, lambda *_: ended.append("ended"))
+    monkeypatch.setattr(distributed, "world_size", lambda: processes)
+    now = 100.0
+    monkeypatch.setattr(interrupt.time, "monotonic", lambda: now)
     try:
-        for processes in (1, 2):
-            monkeypatch.setattr(distributed, "world_size", lambda processes=processes: processes)
-            with requests_to_stop() as request:
-                for _ in range(2):
-                    signal.raise_signal(signal.SIGTERM)
-                assert request.number == signal.SIGTERM
-            assert ended == ["ended"]
+        with requests_to_stop() as request:
+            signal.raise_signal(signal.SIGTERM)
+            now += apart
+            signal.raise_signal(signal.SIGTERM)
+            assert request.number == signal.SIGTERM
+        assert ended == (["ended"] if ends else [])
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from varcon import distributed
 from varcon.core import RunError
+
+IMPATIENT = 1.0  # seconds after the first signal, from which a second one means it
 
 
 class Interrupted(RunError):
@@ -22,6 +25,7 @@ class Interrupted(RunError):
 
 class Request:
     number = 0  # the signal, once one has come
+    came = 0.0  # when the first did
 
 
 def to_stop() -> list[signal.Signals]:
@@ -35,9 +39,9 @@ def to_stop() -> list[signal.Signals]:
 
 @contextmanager
 def requests_to_stop() -> Iterator[Request]:
-    """Notes the first signal of a kind; a second one acts as usual, but for that of a terminal that closes,
-    which both the shell and the system send, and but for several processes, to which torchrun passes on what
-    they may have had already."""
+    """Notes a signal. A second one acts as usual, if it is not the same key pressed twice at once; but for
+    that of a terminal that closes, which both the shell and the system send, and but for several processes,
+    to which torchrun passes on what they may have had already."""
     request = Request()
     if threading.current_thread() is not threading.main_thread():  # where Python allows no handlers
         yield request
@@ -45,14 +49,32 @@ def requests_to_stop() -> Iterator[Request]:
     before = {number: signal.getsignal(number) for number in to_stop()}
 
     def note(number: int, frame: Any) -> None:
-        request.number = number
-        if number in (signal.SIGINT, signal.SIGTERM) and distributed.world_size() == 1:
+        repeated, request.number = request.number, number
+        request.came = request.came or time.monotonic()
+        means_it = time.monotonic() - request.came > IMPATIENT and distributed.world_size() == 1
+        if repeated and means_it and number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, before[signal.Signals(number)])
+            signal.raise_signal(number)
 
     for number in before:
         signal.signal(number, note)
     try:
         yield request
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Passes over further signals while what they ask for is being done: one that broke in as a thread was
+    handed its work could leave that thread waiting for ever, and the process with it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -17,7 +17,7 @@ from varcon import distributed
 from varcon.core import Data, InputError, Method, Progress, RunError, Split
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import save_weights, snapshot_path
-from varcon.engine.interrupt import Interrupted, Request, requests_to_stop
+from varcon.engine.interrupt import Interrupted, Request, requests_to_stop, undisturbed
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.order import batches, mixed_seed
@@ -105,14 +105,17 @@ def fit(
                 # Nobody has looked since the last row, and what has diverged would replace a good checkpoint.
                 if distributed.any_process(not np.isfinite(state.averages.total("loss")), device):
                     raise diverged(state, "the loss is not finite")
-                state.save()
-                state.close()
+                check_weights(state, device)
+                with undisturbed():
+                    state.save()
+                    state.close()
                 distributed.barrier()  # none ends, and has torchrun end the others, before all is on the disk
                 raise Interrupted(f"stopped and saved at step {state.step} of {total_steps}", asked)
             if epoch_ends:
                 # The first process's clock decides for all.
                 due = distributed.is_main() and time.monotonic() - saved >= settings.checkpoint_seconds
                 if state.step == total_steps or distributed.any_process(due, device):
+                    check_weights(state, device)
                     state.save()
                     saved = time.monotonic()
     if average:
@@ -197,6 +200,13 @@ class Agreement:
 def check_loss(loss: float, state: TrainingState) -> None:
     if not np.isfinite(loss):
         raise diverged(state, f"the loss is {loss}")
+
+
+def check_weights(state: TrainingState, device: torch.device) -> None:
+    """A step's loss is older than the weights that it leaves: these may be the first to be no numbers."""
+    healthy = torch.stack([weights.isfinite().all() for weights in state.method.parameters()]).all()
+    if distributed.any_process(not healthy, device):
+        raise diverged(state, "the weights are not finite")
 
 
 def diverged(state: TrainingState, what: str) -> RunError:
