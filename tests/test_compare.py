@@ -506,12 +506,23 @@ def test_a_run_is_no_place_for_a_comparison(copied, capsys):
     refused(capsys, out / "ce-seed0", [recipe, "--methods", "varcon"], "ce-seed0 is a run", "--out FOLDER")
 
 
+@pytest.mark.parametrize(("views", "expected"), [(1, (1, 1, 2)), (2, (2, 2, 2))])
+def test_a_method_without_a_recipe_has_the_views_of_the_given_one(views, expected, tmp_path):
+    """Where it can: half the steps of twice the views would not be equal terms."""
+    recipe = write_recipe(tmp_path)
+    (tmp_path / "ce.toml").unlink()
+    recipe.write_text(recipe.read_text() + f"[augment]\nviews = {views}\n")
+    planned = plan(recipe, ["varcon", "ce", "simclr"], [0], tmp_path / "runs", "images", ignore)
+    assert tuple(one.recipe.augment.views for one in planned) == expected
+    assert {one.recipe.train.epochs * one.recipe.augment.views for one in planned} == {2 * views}
+
+
 def test_a_method_without_a_recipe_beside_is_named(copied, reported, capsys):
     """For its defaults may be other views than its own recipe has elsewhere."""
     recipe, out = copied
     for methods, said in (("varcon,ce", False), ("ce,supcon", True)):
         assert main(["compare", str(recipe), "--methods", methods, "--seeds", "0", "--out", str(out)]) == 0
-        told = "lies no recipe of supcon: method settings and views are the defaults."
+        told = "lies no recipe of supcon: method settings are the defaults, and views"
         assert (told in capsys.readouterr().out) == said
 
 

@@ -8,9 +8,17 @@ from PIL import Image
 
 from varcon.cli import main
 from varcon.core import InputError
-from varcon.data import load
+from varcon.data import DataSettings, load
 from varcon.recipe import load_recipe, recipe_to_dict, recipe_to_toml
-from varcon.suggest import chosen_budget, chosen_encoder, chosen_probe_batch, chosen_warmup, suggest, unsealed
+from varcon.suggest import (
+    chosen_budget,
+    chosen_encoder,
+    chosen_method,
+    chosen_probe_batch,
+    chosen_warmup,
+    suggest,
+    unsealed,
+)
 
 
 def make(folder: Path, counts: dict[str, int], side: int = 12) -> Path:
@@ -29,7 +37,7 @@ def test_a_folder_of_classes_becomes_a_recipe(tmp_path):
     assert (recipe.data.name, recipe.data.path, recipe.data.image_size) == ("folder", str(root), 12)
     assert recipe.encoder.name == "small" and recipe.train.precision == "auto"
     assert recipe.train.balanced and recipe.evaluate.knn.k == 8
-    assert recipe.train.batch_size == 16 and recipe.train.epochs == 60
+    assert recipe.train.batch_size == 16 and recipe.train.epochs == 120
     text = " ".join(reasons)
     assert "50 images of 3 classes, 11 of them held out to judge by" in text
     assert "from 2 to 40 images: each is drawn equally often" in text
@@ -148,8 +156,8 @@ def test_the_test_images_need_memory_too(tmp_path, monkeypatch):
 def test_budget():
     assert chosen_budget(50_000, "cuda")[:2] == (80, 512)
     assert chosen_budget(10_000_000, "cuda")[:2] == (50, 512)
-    assert chosen_budget(3_680, "cpu")[:2] == (21, 128)
-    assert chosen_budget(90, "cpu") == (60, 32, "60 epochs in batches of 32.")
+    assert chosen_budget(3_680, "cpu")[:2] == (43, 128)
+    assert chosen_budget(90, "cpu") == (120, 32, "120 epochs in batches of 32.")
 
 
 @pytest.mark.parametrize(
@@ -160,11 +168,60 @@ def test_the_probe_has_ten_steps_an_epoch(images, batch):
 
 
 def test_many_classes_for_a_batch_have_running_means(tmp_path):
-    few = suggest(make(tmp_path / "few", {f"class {number}": 6 for number in range(4)}), "cpu")
+    few = suggest(make(tmp_path / "few", {f"class {number}": 6 for number in range(4)}), "cuda")
     assert few.recipe.method.references == "batch" and few.recipe.train.batch_size == 8
-    many = suggest(make(tmp_path / "many", {f"class {number}": 3 for number in range(20)}), "cpu")
+    many = suggest(make(tmp_path / "many", {f"class {number}": 3 for number in range(20)}), "cuda")
     assert many.recipe.method.references == "ema" and many.recipe.train.batch_size < 40
     assert any("fewer than two images of each of the 20 classes" in reason for reason in many.reasons)
+    assert many.recipe.augment.views == 2
+
+
+def test_without_a_gpu_classes_are_learned_from_one_view(tmp_path):
+    many = suggest(make(tmp_path / "many", {f"class {number}": 3 for number in range(20)}), "cpu")
+    method, augment = many.recipe.method, many.recipe.augment
+    assert (method.references, method.classes, method.head) == ("learned", "all", "none")
+    assert (augment.policy, augment.views, augment.shift) == ("crop-flip", 1, 1)  # of 8 pixels
+    assert any("a learned vector to compare its features with" in reason for reason in many.reasons)
+
+
+@pytest.mark.parametrize(("size", "shift"), [(1, 0), (4, 0), (8, 1), (16, 2), (32, 4), (224, 4)])
+def test_small_images_are_shifted_less(size, shift):
+    assert chosen_method(32, 4, size, "cpu")[1].shift == shift
+
+
+@pytest.mark.parametrize(
+    ("asked", "left"),
+    [({}, 80), ({"per_class": 3}, 6), ({"held_out": 0.5}, 40), ({"held_out": 0.5, "per_class": 2}, 4)],
+)
+def test_what_is_left_to_train_on_decides_how_long(asked, left, tmp_path):
+    """As many images as loading leaves."""
+    root = make(tmp_path / "two", {"a": 50, "b": 50})  # a fifth is held out to judge by
+    settings = DataSettings("folder", str(root), **asked)
+    recipe, reasons = (found := suggest(root, "cpu", None, settings)).recipe, found.reasons
+    assert len(load(settings).train) == left
+    assert (recipe.train.epochs, recipe.train.batch_size) == chosen_budget(left, "cpu")[:2]
+    assert any(f"{left} are left to train on" in reason for reason in reasons) == bool(asked)
+
+
+def test_a_flag_that_the_chosen_policy_does_not_look_at_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 6, "dog": 6})
+    few = ["--train.epochs=1", "--train.device", "cpu"]
+    assert main(["train", "--data", "pets", *few, "--augment.grey", "0.9", "--augment.flip", "0"]) == 0
+    told = capsys.readouterr().out
+    assert "augment.grey does nothing in the policy 'crop-flip'" in told
+    assert "augment.flip does nothing" not in told
+
+
+def test_flags_of_the_data_and_what_follows_from_references(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path / "pets", {"cat": 60, "dog": 60})
+    few = ["--train.epochs=1", "--train.device", "cpu", "--data.per-class", "4"]
+    assert main(["train", "--data", "pets", *few, "--method.references", "leave-one-out"]) == 0
+    told = capsys.readouterr().out
+    assert "8 are left to train on" in told and "in batches of 4." in told
+    assert "method.classes present instead of all" in told
+    assert load_recipe("runs/pets/recipe.json").train.batch_size == 4
 
 
 def test_train_by_a_folder_alone(tmp_path, monkeypatch, capsys):
@@ -269,7 +326,7 @@ def test_flags_that_replace_what_was_chosen_are_told(tmp_path, monkeypatch, caps
     few = ["--train.epochs=1", "--train.device", "cpu", "--data.image-size", "10"]
     assert main(["train", "--data", "pets", *few]) == 0
     told = next(line for line in capsys.readouterr().out.splitlines() if "Flags replace" in line)
-    assert "train.epochs 1 instead of 60" in told and "data.image_size 10 instead of 8" in told
+    assert "train.epochs 1 instead of 120" in told and "data.image_size 10 instead of 8" in told
     assert "encoder" not in told
     text = (tmp_path / "runs/pets.toml").read_text()
     assert main(["train", "--data", "pets", "--train.device", "cpu"]) == 2  # other flags, the same choice
@@ -317,7 +374,7 @@ def test_a_shorter_training_has_a_shorter_warmup(tmp_path, monkeypatch, capsys):
     few = ["train", "--data", "pets", "--train.device", "cpu", "--train.epochs"]
     assert main([*few, "2"]) == 0
     out = capsys.readouterr().out
-    assert "train.warmup_epochs 1.0 instead of 3" in out and "only grows" not in out
+    assert "train.warmup_epochs 1.0 instead of 6" in out and "only grows" not in out
     assert load_recipe("runs/pets/recipe.json").train.warmup_epochs == 1
     assert load_recipe("runs/pets.toml").train.warmup_epochs == 1
     command = (tmp_path / "runs/pets.toml").read_text().partition("\n")[0]

@@ -64,8 +64,8 @@ def compare(arguments: list[str], console: Console) -> None:
             chosen.recipe.name, base.augment.policy, base.train.learning_rate, base.train.weight_decay
         )
         if unset := comparison.by_default(chosen.recipe, methods):
-            alone = f"Beside {chosen.recipe} lies no recipe of {', '.join(unset)}: method settings and views "
-            alone += "are the defaults."
+            alone = f"Beside {chosen.recipe} lies no recipe of {', '.join(unset)}: method settings are the "
+            alone += "defaults, and views this recipe's, or as many as a method needs."
             note = f"{note} {alone}"
             console.print(alone, soft_wrap=True)
         judged, order = judges.of(planned), comparison.in_order

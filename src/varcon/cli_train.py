@@ -16,6 +16,7 @@ from rich.console import Console
 from varcon import run, run_folder
 from varcon.arguments import Train, from_home, parse
 from varcon.core import InputError
+from varcon.data import DataSettings
 from varcon.engine.interrupt import Interrupted
 from varcon.files import write_text
 from varcon.limits import did_you_mean
@@ -48,6 +49,9 @@ def train(arguments: list[str], console: Console) -> None:
         folder = path.parent  # a run's own recipe names the run
     if chosen.resume and not folder.exists():
         console.print(f"there is no {folder} yet: the run begins", soft_wrap=True)
+    augment = chosen.settings.augment
+    for name in augment.without_effect():
+        console.print(f"augment.{name} does nothing in the policy {augment.policy!r}", soft_wrap=True)
     epochs, warmup = chosen.settings.train.epochs, chosen.settings.train.warmup_epochs
     if warmup >= epochs:
         console.print(
@@ -105,9 +109,14 @@ def with_suggested_recipe(
     target = folder.parent / f"{folder.resolve().name}.toml"
     arguments = [str(target), *rest]
     device = run.pick_device(take_flag("--train.device", rest)[0] or "auto")
+    folder_alone: Recipe[Any] = Recipe(data=DataSettings("folder", data))
+    asked = parse_train(folder_alone, [str(target), *flags_of("data", rest)]).settings.data
     with Bar(console, "looking at the images") as bar:
-        found = suggest(path, device.partition(":")[0], bar.progress)
-    settings = parse_train(found.recipe, arguments).settings
+        found = suggest(path, device.partition(":")[0], bar.progress, asked)
+    recipe = found.recipe
+    if take_flag("--method.references", rest)[0] in ("batch", "leave-one-out"):  # of a batch's classes alone
+        recipe = replace(recipe, method=replace(recipe.method, classes="present"))
+    settings = parse_train(recipe, arguments).settings
     sets_warmup = any(a.partition("=")[0].replace("_", "-") == WARMUP for a in rest)
     if settings.train.epochs < found.recipe.train.epochs and not sets_warmup:
         warmup: float = chosen_warmup(settings.train.epochs)
@@ -143,6 +152,15 @@ def take_flag(flag: str, arguments: list[str]) -> tuple[str | None, list[str]]:
         else:
             rest.append(argument)
     return value, rest
+
+
+def flags_of(section: str, arguments: list[str]) -> list[str]:
+    """The flags of a section, each of which has one value, with their values."""
+    found = []
+    for place, argument in enumerate(arguments):
+        if argument.startswith(f"--{section}."):
+            found += arguments[place : place + (1 if "=" in argument else 2)]
+    return found
 
 
 def refuse_other_recipe(target: Path, text: str, folder: Path, images: Path, arguments: list[str]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from varcon import run, run_folder
+from varcon.augment import AugmentSettings
 from varcon.budget import Budget, timed_epochs, under_one_budget
 from varcon.core import InputError, OnProgress
 from varcon.data import load
@@ -30,9 +31,10 @@ def plan(
     """The runs: the recipe's data, encoder, augmentation and training for every method.
 
     The recipe's own method is as it says there. Another one's settings and number of views come from the
-    recipe of its name beside `path`, or else are its defaults. Epochs are chosen so that all see equally many
-    images, or train equally long. Finished runs of earlier calls are among the planned, so that the
-    comparison keeps them. What can be known to fail is found here, before anything is trained.
+    recipe of its name beside `path`; without one its settings are the defaults, and its views those of
+    `path`, or as many as it needs. Epochs are chosen so that all see equally many images, or train equally
+    long. Finished runs of earlier calls are among the planned, so that the comparison keeps them. What can
+    be known to fail is found here, before anything is trained.
     """
     run_folder.refuse_run_folder(out, "comparison")
     base = load_recipe(path).with_data_path(data_path)
@@ -77,7 +79,9 @@ def own_recipe(base: Recipe[Any], path: Path, method: str) -> Recipe[Any]:
     if base.method_name == method:
         return base
     if not beside.exists():
-        return Recipe(method=METHODS[method].Settings())
+        kind = METHODS[method]
+        views = min(max(kind.least_views, base.augment.views), kind.most_views or base.augment.views)
+        return Recipe(method=kind.Settings(), augment=AugmentSettings(views=views))
     own = load_recipe(beside)
     if own.method_name != method:
         raise InputError(

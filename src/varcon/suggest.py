@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median_low
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from varcon.augment import AugmentSettings
 from varcon.core import InputError, OnProgress
@@ -15,6 +19,7 @@ from varcon.data import DataSettings
 from varcon.data.assemble import available_memory, processes_here
 from varcon.data.folder import usual_size
 from varcon.data.listing import find_images, left_out, with_held_out
+from varcon.data.subset import hold_out, rank_in_class
 from varcon.encoders import EncoderSettings, stem_for
 from varcon.evaluations.linear import LinearProbe
 from varcon.methods.varcon import VarConSettings
@@ -57,35 +62,38 @@ def unsealed(text: str) -> str:
     return text.rpartition(f"\n{SEAL}")[0]
 
 
-def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Suggestion:
-    """`device` is cpu or cuda: where there is no GPU, images and encoder are small."""
+def suggest(
+    path: Path, device: str, progress: OnProgress | None = None, data: DataSettings | None = None
+) -> Suggestion:
+    """`device` is cpu or cuda: where there is no GPU, images and encoder are small. `data` has what the user
+    asks of the images: how many are left to train on decides how long."""
     refuse_other_data(path)
     found = find_images(path)
-    counts = Counter(found.train_labels)
     images, classes = len(found.train_files), len(found.classes)
     if classes < 2:
         raise InputError(f"{path} has images of one class alone; to tell classes apart it takes two")
     drawn = with_held_out(found, path)
     side = usual_side(found.train_files, progress)
-    training, tests = len(drawn.train_files), len(drawn.test_files)
+    asked = data or DataSettings("folder", str(path))
+    left = left_to_train(drawn.train_labels, asked).tolist()
+    training, tests = len(left), len(drawn.test_files)
+    fewer = training < len(drawn.train_files)
+    counts = Counter(left if fewer else found.train_labels)
     split = (
         f"and {tests:,} to judge by"
         if found.test_files
         else f"{tests:,} of them held out to judge by, as there is no folder of test images"
     )
     reasons = [f"{images:,} images of {classes} classes, {split}.", *left_out(path)]
+    if fewer:
+        reasons.append(f"{training:,} are left to train on (data.per_class, data.held_out).")
 
     size, encoder, why = chosen_encoder(side, images, images + len(found.test_files), device)
     reasons.append(why)
     epochs, batch_size, why = chosen_budget(training, device)
     reasons.append(why)
-    method = VarConSettings()
-    if batch_size < 2 * classes:
-        method = replace(method, references="ema")
-        reasons.append(
-            f"A batch has fewer than two images of each of the {classes} classes: a class is represented by "
-            "its running mean rather than by those in the batch (method.references)."
-        )
+    method, augment, whys = chosen_method(batch_size, classes, asked.image_size or size, device)
+    reasons += whys
     fewest, most = min(counts.values()), max(counts.values())
     balanced = most > UNEVEN * fewest
     if balanced:
@@ -119,7 +127,7 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
     )
     recipe: Recipe[Any] = Recipe(
         data=DataSettings("folder", str(path), size),
-        augment=AugmentSettings(crop_area=(0.3, 1.0)),
+        augment=augment,
         encoder=encoder,
         method=method,
         train=train,
@@ -128,6 +136,16 @@ def suggest(path: Path, device: str, progress: OnProgress | None = None) -> Sugg
     linear = replace(recipe.evaluate.linear, batch_size=chosen_probe_batch(training))
     evaluate = replace(recipe.evaluate, knn=knn, linear=linear)
     return Suggestion(replace(recipe, evaluate=evaluate), reasons)
+
+
+def left_to_train(labels: Sequence[int], asked: DataSettings) -> Tensor:
+    """The labels of the images that `varcon.data.load` leaves; more of a class than there are, it refuses."""
+    left = torch.tensor(labels)
+    if asked.held_out:
+        left = left[hold_out(left, asked.held_out, seed=0)[0]]
+    if asked.per_class:
+        left = left[rank_in_class(left, asked.per_class_seed) < asked.per_class]
+    return left
 
 
 def refuse_other_data(path: Path) -> None:
@@ -169,6 +187,28 @@ def chosen_encoder(side: int, images: int, stored: int, device: str) -> tuple[in
     return size, EncoderSettings(name, stem_for(size)), why  # type: ignore[arg-type]
 
 
+def chosen_method(
+    batch_size: int, classes: int, size: int, device: str
+) -> tuple[VarConSettings, AugmentSettings, list[str]]:
+    if device != "cuda":
+        why = (
+            "What learns soonest is chosen: one view of an image, shifted and mirrored, and for each class a "
+            "learned vector to compare its features with (augment.policy, augment.shift, method.references, "
+            "method.classes, method.head)."
+        )
+        method = VarConSettings(references="learned", classes="all", head="none")
+        shift = min(AugmentSettings.shift, size // 8)  # of 8 pixels, one already is a good part
+        return method, AugmentSettings("crop-flip", views=1, shift=shift), [why]
+    augment = AugmentSettings(crop_area=(0.3, 1.0))
+    if batch_size < 2 * classes:
+        why = (
+            f"A batch has fewer than two images of each of the {classes} classes: a class is represented by "
+            "its running mean rather than by those in the batch (method.references)."
+        )
+        return VarConSettings(references="ema"), augment, [why]
+    return VarConSettings(), augment, []
+
+
 def chosen_warmup(epochs: int) -> int:
     return min(max(1, epochs // 20), epochs - 1)
 
@@ -184,7 +224,7 @@ def chosen_probe_batch(images: int) -> int:
 
 def chosen_budget(images: int, device: str) -> tuple[int, int, str]:
     """Epochs that show the encoder about as many images whatever the number of different ones."""
-    shown, least, most, largest = (4_000_000, 50, 400, 512) if device == "cuda" else (80_000, 10, 60, 128)
+    shown, least, most, largest = (4_000_000, 50, 400, 512) if device == "cuda" else (160_000, 20, 120, 128)
     epochs = min(most, max(least, shown // images))
     batch_size = largest
     while batch_size > images // 2:

@@ -224,11 +224,13 @@ def test_a_setting_acts_where_its_words_say(setting):
             with pytest.raises(InputError, match=needed):
                 replace(plain, **{setting: value})
             continue
+        changed = replace(plain, **{setting: value})
         views = [
-            torch.stack(draw_views(images, settings, ZERO, ONE, seeded()))
-            for settings in (plain, replace(plain, **{setting: value}))
+            torch.stack(draw_views(images, settings, ZERO, ONE, seeded())) for settings in (plain, changed)
         ]
         assert torch.equal(*views) == (policy not in acts_in), policy
+        may_act = policy in acts_in or (setting == "shift" and policy in OPERATED)  # where nothing is cropped
+        assert changed.without_effect() == ([] if may_act else [setting])
     listed = "all but none, vectors" if setting == "flip" else ", ".join(acts_in)
     assert f"({listed}" in said_of(setting)
 

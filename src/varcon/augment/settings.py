@@ -9,8 +9,20 @@ from varcon.core import InputError
 from varcon.limits import at_least, declared, share
 
 Policy = Literal["none", "crop-flip", "sim", "auto", "rand", "stacked-rand", "vectors"]
-BLURRED = ("sim", "stacked-rand")  # the policies that can blur an image
-CUT_OUT = ("auto", "rand", "stacked-rand")  # those that can hide a square of it
+ACTS_IN = {  # the policies that look at a setting, of those that not all do
+    "crop_area": ("sim", "auto", "rand", "stacked-rand"),
+    "flip": ("crop-flip", "sim", "auto", "rand", "stacked-rand"),
+    "jitter": ("sim", "stacked-rand"),
+    "jitter_probability": ("sim", "stacked-rand"),
+    "grey": ("sim", "stacked-rand"),
+    "blur": ("sim", "stacked-rand"),
+    "shift": ("crop-flip", "auto", "rand", "stacked-rand"),
+    "auto": ("auto",),
+    "rand_operations": ("rand", "stacked-rand"),
+    "rand_magnitude": ("rand", "stacked-rand"),
+    "cutout": ("auto", "rand", "stacked-rand"),
+    "swap": ("vectors",),
+}
 
 
 @dataclass(frozen=True)
@@ -54,9 +66,9 @@ class AugmentSettings:
                 )
         if self.small_views and self.policy != "sim":
             raise InputError(f"augment.small_views need the policy 'sim', not {self.policy!r}.")
-        for name, acts_in in (("blur", BLURRED), ("cutout", CUT_OUT)):
-            if getattr(self, name) > 0 and self.policy not in acts_in:
-                *others, last = map(repr, acts_in)
+        for name in ("blur", "cutout"):
+            if getattr(self, name) > 0 and self.policy not in ACTS_IN[name]:
+                *others, last = map(repr, ACTS_IN[name])
                 raise InputError(
                     f"augment.{name} needs the policy {', '.join(others)} or {last}, "
                     f"not {self.policy!r}; set it to 0."
@@ -66,3 +78,11 @@ class AugmentSettings:
                 f"augment.jitter is {self.jitter}; give four strengths of at least 0 for brightness, "
                 "contrast, saturation and hue, the last in turns and at most 0.5."
             )
+
+    def without_effect(self) -> list[str]:
+        """The settings that were changed and that this policy does not look at."""
+        return [
+            name
+            for name, policies in ACTS_IN.items()
+            if self.policy not in policies and getattr(self, name) != getattr(AugmentSettings, name)
+        ]
