@@ -119,8 +119,8 @@ def test_a_narrow_terminal_loses_the_last_numbers_first():
         (0.4, 80.0, 60.0, []),
         (0.4, 60.0, 60.0, []),
         (0.002, 80.0, 60.0, ["collapsed"]),
-        (0.4, 50.0, 60.0, ["raw pixels are 10.0 points better"]),
-        (0.002, 50.0, 60.0, ["collapsed", "raw pixels"]),
+        (0.4, 50.0, 60.0, ["the raw input is 10.0 points better"]),
+        (0.002, 50.0, 60.0, ["collapsed", "raw input"]),
     ],
 )
 def test_doubts(spread, encoder, pixels, said):

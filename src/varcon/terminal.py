@@ -202,7 +202,7 @@ def score_table(runs: list[dict[str, Findings]]) -> Table:
     seeds = f", mean of {len(runs)} seeds" if len(runs) > 1 else ""
     table = Table(f"test accuracy, %{seeds}", "top-1", "top-5", box=box.SIMPLE_HEAD)
     k = f"kNN (k = {runs[0]['knn'].scores['k']:.0f})"
-    table.add_row(f"{k}, raw pixels", mean("pixels", "top1"), mean("pixels", "top5"))
+    table.add_row(f"{k}, raw input", mean("pixels", "top1"), mean("pixels", "top5"))
     table.add_row(f"{k}, encoder", mean("knn", "top1"), mean("knn", "top5"))
     table.add_row(f"{probe} probe, last epoch", mean(probe, "last"), mean(probe, "top5"))
     table.add_row(f"{probe} probe, best epoch", mean(probe, "best"), "")
@@ -226,8 +226,9 @@ def doubts(found: dict[str, Findings]) -> list[str]:
         ours, theirs = (found[name].scores["top1"] for name in ("knn", "pixels"))
         if ours < theirs:
             said.append(
-                f"By nearest neighbours raw pixels are {theirs - ours:.1f} points better than the encoder: "
-                "see in the report whether the loss has fallen, and train longer or at another learning rate."
+                f"By nearest neighbours the raw input is {theirs - ours:.1f} points better than the encoder: "
+                "see in the report whether the loss has fallen, and train longer or at another learning "
+                "rate; where images are few, add some or start from trained weights (encoder.weights)."
             )
     return said
 

@@ -74,7 +74,9 @@ def test_predictions_as_json_and_csv(here, model, capsys):
             assert probability == pytest.approx(wanted.probability, abs=1e-5)
         assert [found["label"] for found in one["top"]] == [row["label"], row["label_2"]]
         assert one["unlike_anything_seen"] == (row["unlike_anything_seen"] == "True")
-        assert one["neighbours"][0]["path"] == row["neighbour_1"] == wanted.neighbours[0].path
+        nearest = wanted.neighbours[0].cosine - 1e-5  # several images at once may round differently
+        near = {other.path for other in wanted.neighbours if other.cosine >= nearest}
+        assert one["neighbours"][0]["path"] == row["neighbour_1"] and row["neighbour_1"] in near
         assert not row["error"]
 
 

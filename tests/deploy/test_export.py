@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -367,6 +368,14 @@ def test_what_cannot_be_exported_is_refused_and_nothing_is_lost(own, exported, t
         export(own, "onnx", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert export(own, "hub") == own / "export/hub"
+
+
+def test_a_run_that_may_not_be_written_is_told_before_anything_is_computed(own, monkeypatch):
+    run = own.resolve()
+    monkeypatch.setattr(os, "access", lambda place, how: place != run)  # as root may write anywhere
+    monkeypatch.setattr(exporting, "load", lambda *_: pytest.fail("loaded"))
+    with pytest.raises(InputError, match=f"^{re.escape(str(run))} may not be written; .* -o FOLDER"):
+        export(own)
 
 
 @pytest.mark.parametrize("out", [".", "../here", "new/folder"])

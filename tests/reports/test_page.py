@@ -112,9 +112,9 @@ def test_the_markup_is_balanced(single: str, several: str) -> None:
 def test_the_headline_scores_of_one_run(single: str) -> None:
     text = words(single)
     assert "varcon on digits Trained for 2 epochs on 1,297 training images, then judged" in text
-    assert "kNN top-1, K = 5 91.25 % 11.25 points above raw pixels" in text
+    assert "kNN top-1, K = 5 91.25 % 11.25 points above the raw input" in text
     assert "Linear probe, last epoch 91.75 % best 92.00 %, at epoch 2" in text
-    assert "Raw pixels, kNN top-1, K = 5 80.00 %" in text
+    assert "Raw input, kNN top-1, K = 5 80.00 %" in text
 
 
 def test_the_page_keeps_its_order(single: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ def export(
         raise InputError(
             f"{run} is not a run: it has no recipe.json; name a folder that varcon train has made"
         )
+    if run.exists() and not os.access(nearest := existing(folder), os.W_OK):
+        raise InputError(f"{nearest} may not be written; put the export elsewhere with -o FOLDER")
     model = load(run, "cpu", data_path, progress)
     place = folder.resolve()  # of "." too the name is known then
     there = place.exists()  # and empty: it stays the same folder, which somebody may be in
@@ -70,6 +73,11 @@ def export(
     finally:
         shutil.rmtree(written, ignore_errors=True)
     return folder
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(place for place in (folder.resolve(), *folder.resolve().parents) if place.exists())
 
 
 def to_safetensors(encoder: nn.Module, config: Config, folder: Path) -> None:

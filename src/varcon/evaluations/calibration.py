@@ -32,7 +32,7 @@ class Calibration:
     as set;
     fitted_: of least negative log-likelihood on training images that were left out of their centroids. The
         encoder has learned from them all the same and is surer of them than of test images, so this one is
-        too low, the more the longer the training;
+        too low, the more the longer the training. Absent where no class has two training images;
     crossed_: fitted to one half of the test images and judged on the other, both ways. It takes test
         labels, and shows how well the posterior is calibrated where some labels can be spared for it.
 
@@ -56,11 +56,12 @@ class Calibration:
         train, labels = checked_features(encoder, data.train)
         test, test_labels = checked_features(encoder, data.test)
         centroids = complete_centroids(train, labels, data.classes).directions
-        fitted = self.fit_to_training(train, labels, data.classes)
         results = {
-            "": (self.temperature, judge(cosine_scores(centroids, self.temperature), test, test_labels)),
-            "fitted_": (fitted, judge(cosine_scores(centroids, fitted), test, test_labels)),
+            "": (self.temperature, judge(cosine_scores(centroids, self.temperature), test, test_labels))
         }
+        fitted = self.fit_to_training(train, labels, data.classes)
+        if fitted is not None:
+            results["fitted_"] = fitted, judge(cosine_scores(centroids, fitted), test, test_labels)
         if len(test) > 1:
             results["crossed_"] = self.cross_fit(centroids, test, test_labels)
         discriminant, scores = fit_discriminant(encoder, data)
@@ -73,12 +74,11 @@ class Calibration:
             findings.arrays |= {prefix + name: array for name, array in found.arrays.items()}
         return findings
 
-    def fit_to_training(self, features: Tensor, labels: Tensor, classes: list[str]) -> float:
+    def fit_to_training(self, features: Tensor, labels: Tensor, classes: list[str]) -> float | None:
+        """None where no class has an image to spare."""
         kept, held = hold_out(labels, self.held_out, self.seed)
         if not len(held):
-            raise InputError(
-                "no class has two training images, so none can be held out to fit calibration's temperature"
-            )
+            return None
         centroids = complete_centroids(features[kept], labels[kept], classes).directions
         return fit_temperature(centroids, features[held], labels[held])
 

@@ -18,7 +18,7 @@ RUNS = (
     Column("linear probe, best, %", "linear", "best"),
     Column("augmented probe, last, %", "linear-augmented", "last"),
     Column("own classifier, %", "classifier", "top1"),
-    Column("raw pixels, %", "pixels", "top1"),
+    Column("raw input, %", "pixels", "top1"),
 )
 ALWAYS = ("knn", "linear", "pixels")  # shown even where nothing is there yet
 HINT = (

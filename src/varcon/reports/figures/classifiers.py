@@ -26,7 +26,7 @@ JUDGES = (
     ("kNN by reassessed labels (ReaL)", "real", "knn_top1", "", ""),
     ("linear probe by reassessed labels (ReaL)", "real", "linear_top1", "", ""),
     ("its own classifier by reassessed labels (ReaL)", "real", "classifier_top1", "", ""),
-    ("kNN of raw pixels", "pixels", "top1", "top5", ""),
+    ("kNN of the raw input", "pixels", "top1", "top5", ""),
 )
 FURTHER = (
     Column("logistic regression, %", "logistic", "top1"),
@@ -85,7 +85,7 @@ def neighbours(run: Run) -> list[Drawing]:
         return []
     panel = _neighbour_panel([_by_k(learned, 0, "embedding")], pixels)
     caption = "A good embedding stays flat as more neighbours vote"
-    caption += "; raw pixels, dotted, needed no training." if pixels else "."
+    caption += "; the raw input, dotted, needed no training." if pixels else "."
     svg = curves([panel], (HALF, 320))
     return [Drawing("kNN accuracy over the number of neighbours", caption, svg)]
 
@@ -98,13 +98,13 @@ def overlaid_neighbours(groups: list[Group]) -> list[Drawing]:
     runs = [look.run for look in looks(groups)]
     pixels = [run.accuracy_by_k("pixels") for run in runs if "pixels" in run.findings]
     baseline = pixels[0] if pixels and len({run.data for run in runs}) == 1 else {}
-    caption = "Higher is better" + ("; curves above the dotted one beat raw pixels." if baseline else ".")
+    caption = "Higher is better" + ("; curves above the dotted one beat the raw input." if baseline else ".")
     svg = curves([_neighbour_panel(lines, baseline)], (WIDE, 300))
     return [Drawing("kNN accuracy over the number of neighbours", caption, svg, "wide")]
 
 
 def _neighbour_panel(lines: list[Line], pixels: dict[int, float]) -> Panel:
-    baseline = _by_k(pixels, 0, "raw pixels") if pixels else None
+    baseline = _by_k(pixels, 0, "raw input") if pixels else None
     ticks = sorted({int(k) for line in lines for k in line.x} | set(pixels))
     return Panel(lines, "top-1 accuracy, %", "neighbours K", baseline=baseline, ticks=ticks, dots=True)
 
