@@ -43,6 +43,10 @@ SCORES = {
     "Ward ARI": ("clustering", "ari", 3),
     "Ward NMI": ("clustering", "nmi", 3),
     "superclass of nearest": ("similarity", "nearest_in_superclass", 3),
+    "one image a class": ("fewshot", "logistic@1", 2),
+    "ten": ("fewshot", "logistic@10", 2),
+    "Flowers": ("transfer", "flowers", 2),
+    "Pets": ("transfer", "pets", 2),
 }
 EPSILON = "epsilon at the end"  # a column too, of the metrics
 
@@ -97,6 +101,12 @@ def mean(pattern: str, title: str) -> float:
 def less(one: str, other: str, title: str, of_other: str = "") -> float:
     """How far the first is ahead of the second, in means over their seeds."""
     return mean(one, title) - mean(other, of_other or title)
+
+
+def range_of(title: str, *patterns: str) -> float:
+    """From the least to the greatest of their means."""
+    means = [mean(pattern, title) for pattern in patterns]
+    return max(means) - min(means)
 
 
 def seeds(*patterns: str) -> str:
@@ -194,6 +204,7 @@ def written() -> str:
         "score": quoted,
         "mean": mean,
         "less": less,
+        "range_of": range_of,
         "seeds": seeds,
         "last": last,
         "published": published,
@@ -238,7 +249,10 @@ def keep(run: Path, name: str) -> None:
         if ends:
             (target / rows).write_text("\n".join(ends) + "\n", encoding="utf-8")
     for finding in (run / "findings").glob("*.json"):
-        (target / "findings" / finding.name).write_bytes(finding.read_bytes())
+        found = json.loads(finding.read_text(encoding="utf-8"))
+        for other in found.get("settings", {}).get("targets", []):
+            other["data"]["path"] = ""
+        (target / "findings" / finding.name).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     shutil.rmtree(HERE / name, ignore_errors=True)
     target.rename(HERE / name)
 
@@ -246,7 +260,7 @@ def keep(run: Path, name: str) -> None:
 def without_places(command: str) -> str:
     """Where the data and the run lay on one machine says nothing on another."""
     words = shlex.split(command)
-    for place in [n for n, word in enumerate(words) if word in ("--data.path", "--out")][::-1]:
+    for place in [n for n, word in enumerate(words) if word in ("--data.path", "--target", "--out")][::-1]:
         del words[place : place + 2]
     return shlex.join(words)
 
