@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 
 # Before torch is imported anywhere, so that worker processes started by tests inherit it too.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -16,6 +17,12 @@ if not torch.cuda.is_available():
     # Before triton is imported anywhere: where no GPU runs its kernels, numpy interprets them.
     os.environ["TRITON_INTERPRET"] = "1"
 
+
+# A suite that was started with nohup or in the background ignores the signals that tests send, and what it
+# starts would too: a run that nohup has started outlives its terminal.
+for number, usual in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, usual)
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
