@@ -31,6 +31,7 @@ from varcon.engine.journal import Averages
 from varcon.engine.optimizers import build_optimizer, set_learning_rate
 from varcon.engine.precision import CastTogether, computes_in_bf16, working_type
 from varcon.engine.samples import SampleRecord
+from varcon.engine.staging import Resident
 from varcon.engine.step import GraphedStep, Step, as_called, measured_convolutions
 from varcon.recipe import Recipe, TrainSettings
 from varcon.run import build_method
@@ -134,12 +135,12 @@ def training_step(recipe: Recipe, data: Data, device: torch.device) -> Callable[
     method, optimizer = built(recipe, data, device)
     generator = torch.Generator(device).manual_seed(0)
     scaler = torch.amp.GradScaler(device.type, enabled=False)
-    images, record = data.train.to(device), SampleRecord(IMAGES, device)
+    source, record = Resident(data.train, device), SampleRecord(IMAGES, device)
     step = Step(
         method=method,
         model=as_called(method, recipe.train, device),
         data=data,
-        images=images,
+        source=source,
         recipe=recipe,
         optimizer=optimizer,
         scaler=scaler,
@@ -161,6 +162,7 @@ def loader_pipeline(recipe: Recipe, data: Data, device: torch.device) -> float |
     model, dtype = torch.compile(method), working_type(recipe.train.precision, device)
     batch, workers = recipe.train.batch_size, os.cpu_count() or 1
     length = batches_to_time(workers) * batch
+    assert isinstance(data.train.images, Tensor)
     images = PillowImages(data.train.images, length, lambda image: (transform(image), transform(image)))
     loader = torch.utils.data.DataLoader(images, batch, num_workers=workers, pin_memory=True)
     labels = data.train.labels[:batch].to(device)

@@ -139,8 +139,11 @@ def test_size_and_encoder(monkeypatch, side, images, device, size, name, stem):
 
 def test_images_that_would_not_fit_are_read_smaller(monkeypatch):
     monkeypatch.setattr("varcon.suggest.available_memory", lambda: 8 * 10**9)
-    assert chosen_encoder(300, 100_000, 100_000, "cuda")[0] == 112
-    assert chosen_encoder(300, 20_000, 20_000, "cuda")[0] == 224
+    smaller, _, why = chosen_encoder(300, 100_000, 100_000, "cuda")
+    assert smaller == 112 and "Memory has no room for them at 224" in why and "--data.store" in why
+    fitting, _, why = chosen_encoder(300, 20_000, 20_000, "cuda")
+    assert fitting == 224 and "no room" not in why
+    assert chosen_encoder(300, 100_000, 0, "cuda")[0] == 224  # they stay on the disk
     assert chosen_encoder(300, 20_000, 60_000, "cuda")[0] == 112  # with the test images, which lie there too
 
 
@@ -151,6 +154,8 @@ def test_the_test_images_need_memory_too(tmp_path, monkeypatch):
     assert suggest(tmp_path, "cuda").recipe.data.image_size == 64
     make(tmp_path / "test", {"a": 1, "b": 1}, side=64)
     assert suggest(tmp_path, "cuda").recipe.data.image_size == 32
+    on_disk = DataSettings("folder", str(tmp_path), store="store")
+    assert suggest(tmp_path, "cuda", None, on_disk).recipe.data.image_size == 64
 
 
 def test_budget():

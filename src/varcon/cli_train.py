@@ -125,7 +125,10 @@ def with_suggested_recipe(
         settings = replace(settings, train=replace(settings.train, warmup_epochs=warmup))
     changed = differences(recipe_to_dict(found.recipe), recipe_to_dict(settings))
     if changed:
-        told = ", ".join(f"{name} {ours} instead of {chosen}" for name, (chosen, ours) in changed.items())
+        told = ", ".join(
+            f"{name} {ours} instead of {'nothing' if chosen == '' else chosen}"
+            for name, (chosen, ours) in changed.items()
+        )
         found = Suggestion(settings, [*found.reasons, f"Flags replace what was chosen: {told}."])
     text = found.as_recipe_file(train_command(arguments))
     refuse_other_recipe(target, text, folder, path, arguments)

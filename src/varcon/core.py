@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
+    from varcon.data.stored import StoredImages
     from varcon.evaluations.frozen import FrozenEncoder
 
 
@@ -26,20 +27,19 @@ class RunError(RuntimeError):
 
 @dataclass
 class Split:
-    """Labelled images, or vectors in their place, held whole in memory."""
+    """Labelled images, or vectors in their place: held whole in memory, or images in a file."""
 
-    images: Tensor  # [N, 3, H, W] uint8, or vectors [N, d] float32
+    images: Tensor | StoredImages  # [N, 3, H, W] uint8, or vectors [N, d] float32
     labels: Tensor  # [N] int64
     files: list[str] | None = None  # [N] where each lies in a folder of images; None: they are no files
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: Any) -> Split:
-        return Split(self.images.to(device), self.labels.to(device), self.files)
-
     def part(self, places: Tensor) -> Split:
-        return Split(self.images[places], self.labels[places], self.files_at(places))
+        images = self.images
+        some = images[places.to(images.device)] if isinstance(images, Tensor) else images.only(places)
+        return Split(some, self.labels[places], self.files_at(places))
 
     def files_at(self, places: Tensor) -> list[str] | None:
         return None if self.files is None else [self.files[place] for place in places.tolist()]

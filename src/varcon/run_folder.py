@@ -29,6 +29,7 @@ from varcon.core import Data, Findings, InputError
 from varcon.engine.claim import LOCK, claimed
 from varcon.engine.journal import read_rows
 from varcon.engine.precision import working_type
+from varcon.engine.staging import where_images_stay
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
 from varcon.files import replacing, temporaries, write_json
@@ -167,6 +168,7 @@ def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str
         **({"threads": torch.get_num_threads()} if device.type == "cpu" else {}),
         "computed_in": str(computed_in).removeprefix("torch."),
         "steps": f"kernel by kernel ({hindrance})" if hindrance else "one CUDA graph each",
+        "images_stay_on": where_images_stay(data.train.images, device),
         **facts_of(data),
         "started": datetime.now().isoformat(timespec="seconds"),
     }

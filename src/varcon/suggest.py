@@ -88,7 +88,8 @@ def suggest(
     if fewer:
         reasons.append(f"{training:,} are left to train on (data.per_class, data.held_out).")
 
-    size, encoder, why = chosen_encoder(side, images, images + len(found.test_files), device)
+    in_memory = 0 if asked.store else images + len(found.test_files)
+    size, encoder, why = chosen_encoder(side, images, in_memory, device)
     reasons.append(why)
     epochs, batch_size, why = chosen_budget(training, device)
     reasons.append(why)
@@ -172,18 +173,22 @@ def usual_side(files: list[Path], progress: OnProgress | None) -> int:
     return usual_size(files[:: max(1, len(files) // MEASURED)], progress, largest=None)
 
 
-def chosen_encoder(side: int, images: int, stored: int, device: str) -> tuple[int, EncoderSettings, str]:
-    """`stored` counts the test images too, which live in memory with the others."""
+def chosen_encoder(side: int, images: int, in_memory: int, device: str) -> tuple[int, EncoderSettings, str]:
+    """`in_memory` counts the test images too, which live there with the others."""
     if device != "cuda":
         size = min(side, 32)
         why = f"Without a GPU: images at {size} pixels and a small encoder."
         return size, EncoderSettings("small"), why
-    size = min(side, 128 if images < 20_000 else 224)
+    size = wanted = min(side, 128 if images < 20_000 else 224)
     free = available_memory()
-    while free is not None and size > 32 and processes_here() * 3 * stored * size * size > free // 2:
+    while free is not None and size > 32 and processes_here() * 3 * in_memory * size * size > free // 2:
         size //= 2
     name = "resnet18" if images < 50_000 else "resnet50"
     why = f"Images are {side} pixels wide or high and are read at {size}; the encoder is a {name}."
+    if size < wanted:
+        why += (
+            f" Memory has no room for them at {wanted}; a folder on a fast disk has, by --data.store FOLDER."
+        )
     return size, EncoderSettings(name, stem_for(size)), why  # type: ignore[arg-type]
 
 

@@ -114,7 +114,7 @@ def test_the_example_takes_a_program_of_torch_too(exported, model, zoo):
 
 
 def test_the_example_reads_images_bit_for_bit_as_training_does(zoo):
-    from varcon.data.folder import decode
+    from varcon.data.decoding import decode
 
     files = find_images([zoo])
     for file, wanted in zip(files, decode(files, 16).numpy(), strict=True):

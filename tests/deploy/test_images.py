@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 from varcon.core import InputError
-from varcon.data.folder import decode
+from varcon.data.decoding import decode
 from varcon.deploy.images import find_images, pixel_blocks, read_block, read_blocks
 
 

@@ -239,8 +239,11 @@ def test_commands_in_the_docs_are_understood(verb, words, monkeypatch):
     recipes = ROOT / "recipes"
     monkeypatch.setattr(tyro, "cli", parse_and_stop)
     monkeypatch.setattr(run_folder, "stored_recipe", lambda folder: DIGITS)
+    of_a_folder = dataclasses.replace(DIGITS, data=DataSettings("folder", "photos"))
     monkeypatch.setattr(
-        cli_train, "with_suggested_recipe", lambda words, _: (DIGITS, ["RECIPE", *words[2:]], run.nothing)
+        cli_train,
+        "with_suggested_recipe",
+        lambda words, _: (of_a_folder, ["RECIPE", *words[2:]], run.nothing),
     )
     monkeypatch.setattr(
         cli_train,

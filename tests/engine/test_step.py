@@ -14,6 +14,7 @@ from varcon.data import load
 from varcon.engine.journal import Averages
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
 from varcon.engine.samples import SampleRecord
+from varcon.engine.staging import Resident
 from varcon.engine.step import GraphedStep, Step, why_no_graph
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, TrainSettings, load_recipe
@@ -41,13 +42,12 @@ def build_step(recipe, data, device):
     method = build_method(recipe, data).to(device)
     generator = torch.Generator(device).manual_seed(1)
     optimizer, scaler = build_optimizer(method, recipe.train), torch.amp.GradScaler("cpu", enabled=False)
-    images = data.train.to(device)
-    record = SampleRecord(len(images), device)
+    source, record = Resident(data.train, device), SampleRecord(len(data.train), device)
     return Step(
         method=method,
         model=method,
         data=data,
-        images=images,
+        source=source,
         recipe=recipe,
         optimizer=optimizer,
         scaler=scaler,

@@ -1,9 +1,10 @@
-"""Labelled images, read whole into memory as uint8."""
+"""Labelled images as uint8, whole in memory or in a file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from varcon.core import Data, InputError, OnProgress
@@ -19,6 +20,9 @@ class DataSettings:
     name: Literal["digits", "cifar10", "cifar100", "folder", "npz"] = "digits"  # which data to read
     path: str = ""  # where it lies: a folder, or the .npz file; digits need none
     image_size: int = 0  # side in pixels; 0: the data's own (folder: the median short side, at most 224)
+    store: str = ""
+    """a folder on a fast disk, in which the decoded images of a folder are kept and from which they are read
+    step by step, where memory has no room for them; empty: memory"""
     per_class: int = 0  # training images of each class, drawn at random; 0: all. Test images stay as they are
     per_class_seed: int = 0  # of one seed, the images of a smaller per_class are among those of a larger
     held_out: float = 0.0
@@ -29,6 +33,10 @@ class DataSettings:
         at_least(0, self, "image_size", "per_class", of="data")
         seed(self, "per_class_seed", of="data")
         below_one(self, "held_out", of="data")
+        if self.store and self.name != "folder":
+            raise InputError(
+                f"data.store is for data.name folder, not {self.name}, which is read whole; leave it out"
+            )
 
 
 # Each takes (path, image_size, progress).
@@ -42,7 +50,8 @@ DATASETS: dict[str, Callable[[str, int, OnProgress | None], Data]] = {
 
 
 def load(settings: DataSettings, progress: OnProgress | None = None) -> Data:
-    return part(DATASETS[settings.name](settings.path, settings.image_size, progress), settings)
+    read = partial(load_folder, store=settings.store) if settings.store else DATASETS[settings.name]
+    return part(read(settings.path, settings.image_size, progress), settings)
 
 
 def part(data: Data, settings: DataSettings) -> Data:

@@ -71,15 +71,20 @@ def assemble(
 ) -> Data:
     """Check, bring to size and measure; a loader that knows its mean and deviation gives them."""
     check_classes(train.labels.numpy(), classes, source)
-    train, test = (replace(split, images=resize(split.images, image_size)) for split in (train, test))
+    train, test = (
+        replace(split, images=resize(split.images, image_size)) if isinstance(split.images, Tensor) else split
+        for split in (train, test)
+    )
     sizes = train.images.shape[-1], test.images.shape[-1]
     if sizes[0] != sizes[1]:
         raise InputError(
             f"{source} has training images of {sizes[0]} pixels and test images of {sizes[1]}: "
             "set data.image_size to bring both to one size"
         )
-    mean, std = mean_and_std or channel_statistics(train.images)
-    return Data(train, test, classes, mean, std)
+    if mean_and_std is None:
+        own = train.images
+        mean_and_std = channel_statistics(own) if isinstance(own, Tensor) else own.mean_and_std()
+    return Data(train, test, classes, *mean_and_std)
 
 
 def assemble_vectors(train: Split, test: Split, classes: list[str], source: str) -> Data:
@@ -90,6 +95,7 @@ def assemble_vectors(train: Split, test: Split, classes: list[str], source: str)
             f"{source} has training vectors of {widths[0]} features and test vectors of {widths[1]}: "
             "give both the same"
         )
+    assert isinstance(train.images, Tensor)
     mean, std = feature_statistics(train.images)
     return Data(train, test, classes, mean, std)
 
@@ -120,7 +126,11 @@ def channel_statistics(images: Tensor) -> tuple[Channels, Channels]:
         pixels = part.double()
         total += pixels.sum((0, 2, 3))
         squares += pixels.square().sum((0, 2, 3))
-    count = images.numel() / 3
+    return statistics_of_sums(total, squares, images.numel() // 3)
+
+
+def statistics_of_sums(total: Tensor, squares: Tensor, count: int) -> tuple[Channels, Channels]:
+    """The same from each channel's sums of `count` pixels and of their squares, [3] each."""
     mean = total / count
     variance = (squares / count - mean.square()).clamp(min=0)
     std = (variance.sqrt() / 255).clamp(min=1e-3)  # a constant channel must not divide by zero
@@ -132,7 +142,7 @@ def _triple(values: Tensor) -> Channels:
     return red, green, blue
 
 
-def require_memory(count: int, size: int) -> None:
+def require_memory(count: int, size: int, otherwise: str = "") -> None:
     """Refuse before the work begins, not when the machine kills us in the middle of it."""
     processes = processes_here()
     needed, available = processes * 3 * count * size * size, available_memory()
@@ -141,7 +151,7 @@ def require_memory(count: int, size: int) -> None:
         each = f" for each of {processes} processes" if processes > 1 else ""
         raise InputError(
             f"{count:,} images of {size} x {size} pixels{each} need {needed / 1e9:.2f} GB of memory and "
-            f"{available / 1e9:.2f} GB are free: set data.image_size to {fitting} or less"
+            f"{available / 1e9:.2f} GB are free: set data.image_size to {fitting} or less{otherwise}"
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from varcon.core import Data, InputError
 from varcon.data.assemble import check_labels, resize, to_images, to_labels
-from varcon.data.folder import decode
+from varcon.data.decoding import decode
 from varcon.data.listing import class_folders, list_images
 
 SEVERITIES = 5  # all in one .npy file, one after the other

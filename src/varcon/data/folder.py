@@ -1,48 +1,61 @@
-"""Folders of images, decoded once into one array."""
+"""Folders of images, decoded once: into memory, or into a file that they are read from."""
 
 from __future__ import annotations
 
 import statistics
-import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from varcon.core import Data, InputError, OnProgress, Split
+from varcon.core import Data, OnProgress, Split
 from varcon.data.assemble import assemble, given_path, require_memory
-from varcon.data.listing import FEW_NAMED, LAYOUT, MOST_NAMED, find_images, listed, with_held_out
+from varcon.data.decoding import decode, short_side, with_images
+from varcon.data.listing import LAYOUT, Found, find_images, with_held_out
+from varcon.data.stored import stored_images
 
-if TYPE_CHECKING:
-    from PIL import Image
-
-Result = TypeVar("Result")
-
-# Named, because Pillow would otherwise hand a disguised file to any reader it has, Ghostscript included.
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", "PPM")
 LARGEST_DEFAULT = 224
-CHUNK = 16  # images per task: few enough to stop soon after an error
-DIM = 8192  # a 16-bit image below this, an eighth of its range, may be one of 12 bits
 
 
-def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None) -> Data:
+def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None, store: str = "") -> Data:
+    """With `store`, a folder, the images are decoded into a file there and stay on the disk."""
     root = given_path(path, f"a folder of images; {LAYOUT}")
     found = find_images(root)
-    measured = found.train_files
-    found = with_held_out(found, root)  # before decoding: a part of decoded images would be a second copy
+    size = image_size or usual_size(found.train_files, progress)
+    split = with_held_out(found, root)  # before decoding: a part of decoded images would be a second copy
+    return (
+        from_store(found, split, root, size, Path(store).expanduser(), progress)
+        if store
+        else into_memory(split, root, size, progress)
+    )
+
+
+def into_memory(found: Found, root: Path, size: int, progress: OnProgress | None) -> Data:
     files = found.train_files + found.test_files
-    size = image_size or usual_size(measured, progress)
-    require_memory(len(files), size)
+    otherwise = ", or data.store to a folder on a fast disk, from which they are then read"
+    require_memory(len(files), size, otherwise)
     images = decode(files, size, progress)
     count = len(found.train_files)
     places = [str(file.relative_to(root)) for file in files]
     train = Split(images[:count], torch.tensor(found.train_labels), places[:count])
     test = Split(images[count:], torch.tensor(found.test_labels), places[count:])
+    return assemble(train, test, found.classes, size, str(root))
+
+
+def from_store(
+    found: Found, split: Found, root: Path, size: int, store: Path, progress: OnProgress | None
+) -> Data:
+    """The file has all images in the order of their paths, whichever are held out."""
+    files = found.train_files + found.test_files
+    images = stored_images(files, root, size, store, progress)
+    place_of = {file: place for place, file in enumerate(files)}
+    train, test = (
+        Split(
+            images.only(torch.tensor([place_of[file] for file in part])),
+            torch.tensor(labels),
+            [str(file.relative_to(root)) for file in part],
+        )
+        for part, labels in ((split.train_files, split.train_labels), (split.test_files, split.test_labels))
+    )
     return assemble(train, test, found.classes, size, str(root))
 
 
@@ -52,129 +65,3 @@ def usual_size(
     """The median short side, so that few images lose much or are blown up much."""
     sides = with_images(files, lambda _, image: short_side(image), "measuring images", progress)
     return min(statistics.median_low(sides), largest or max(sides))
-
-
-def decode(
-    files: list[Path], size: int, progress: OnProgress | None = None, workers: int | None = None
-) -> Tensor:
-    images = torch.empty((len(files), 3, size, size), dtype=torch.uint8)
-    array = images.numpy()
-    dim: list[int] = []
-
-    def write_square(i: int, image: Image.Image) -> None:
-        if image.mode.startswith("I;16") and np.asarray(image).max(initial=0) < DIM:
-            dim.append(i)
-        array[i] = square(image, size).transpose(2, 0, 1)
-
-    with_images(files, write_square, "decoding images", progress, workers)
-    if dim:
-        warnings.warn(
-            f"{listed([str(files[i]) for i in sorted(dim)], FEW_NAMED)}: the upper 8 of 16 bits are read, "
-            f"and none of their values reaches {DIM}, so that few tones are left; scale them to 0..65535 if "
-            "that is not their range",
-            stacklevel=2,
-        )
-    return images
-
-
-def with_images(
-    files: list[Path],
-    work: Callable[[int, Image.Image], Result],
-    what: str,
-    progress: OnProgress | None = None,
-    workers: int | None = None,
-) -> list[Result]:
-    """work(0, the first image), ...; all files that cannot be read are named, to be mended in one go."""
-    broken: list[tuple[int, InputError]] = []
-
-    def one(i: int) -> Result | None:
-        try:
-            return with_image(files[i], lambda image: work(i, image))
-        except InputError as error:
-            broken.append((i, error))
-            return None
-
-    results = in_order(one, len(files), what, progress, workers)
-    if not broken:
-        return results  # type: ignore[return-value]  # None only where one is broken
-    (_, first), *rest = sorted(broken, key=lambda entry: entry[0])
-    also = listed([str(files[i]) for i, _ in rest], MOST_NAMED)
-    raise InputError(f"{first}, and also {also}" if rest else str(first)) from first
-
-
-def in_order(
-    work: Callable[[int], Result],
-    count: int,
-    what: str,
-    progress: OnProgress | None = None,
-    workers: int | None = None,
-) -> list[Result]:
-    """work(0), work(1), ... on threads (Pillow decodes without the interpreter's lock).
-
-    The error that escapes is the first in order, whichever thread fails first.
-    """
-    pool = ThreadPoolExecutor(workers)
-    with odd_files_allowed():
-        try:
-            chunks = [
-                pool.submit(lambda chunk: [work(i) for i in chunk], range(start, min(start + CHUNK, count)))
-                for start in range(0, count, CHUNK)
-            ]
-            results: list[Result] = []
-            for chunk in chunks:
-                results += chunk.result()
-                if progress:
-                    progress(len(results), count, what)
-            return results
-        finally:
-            pool.shutdown(cancel_futures=True)  # after an error or an interrupt, leave the rest undone
-
-
-@contextmanager
-def odd_files_allowed() -> Iterator[None]:
-    """Pillow warns of odd but readable files. Entered before threads start: filters are global."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def with_image(file: Path, work: Callable[[Image.Image], Result]) -> Result:
-    from PIL import Image
-
-    try:
-        with Image.open(file, formats=FORMATS) as image:
-            return work(image)
-    except PermissionError as error:
-        raise InputError(f"{file} may not be read ({error.strerror}): change its permissions") from error
-    except Exception as error:  # Pillow's readers raise a dozen kinds of errors on damaged files
-        reason = str(error).rstrip(".") or type(error).__name__
-        raise InputError(f"{file} cannot be read ({reason}): repair, shrink or remove it") from error
-
-
-def short_side(image: Image.Image) -> int:
-    return min(image.size)
-
-
-def square(image: Image.Image, size: int) -> np.ndarray:
-    """The central square of an image, upright, as [size, size, 3]."""
-    from PIL import Image, ImageOps
-
-    # A large JPEG may be decoded at 1/2, 1/4 or 1/8; twice the pixels we need are left for smoothing.
-    image.draft(None, (2 * size, 2 * size))
-    image.load()
-    with suppress(Exception):  # a broken EXIF block says nothing against the pixels
-        ImageOps.exif_transpose(image, in_place=True)
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    box = (left, top, left + side, top + side)
-    return np.asarray(to_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box))
-
-
-def to_rgb(image: Image.Image) -> Image.Image:
-    from PIL import Image
-
-    if image.mode.startswith("I;16"):  # Pillow would clip 16 bits to 8 and turn nearly everything white
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-    if image.mode in ("I", "F"):
-        raise ValueError("its pixels have 32 bits and no known range; save it with 8")
-    return image.convert("RGB")

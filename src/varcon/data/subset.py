@@ -19,8 +19,7 @@ def choose(count: int, most: int, seed: int) -> Tensor:
 def few_per_class(split: Split, per_class: int, seed: int) -> Split:
     """A random part of a split with `per_class` images of every class; of one seed, the smaller parts lie
     within the larger."""
-    chosen = few_indices(split.labels, per_class, seed)
-    return Split(split.images[chosen.to(split.images.device)], split.labels[chosen], split.files_at(chosen))
+    return split.part(few_indices(split.labels, per_class, seed))
 
 
 def few_indices(labels: Tensor, per_class: int, seed: int) -> Tensor:
@@ -55,10 +54,12 @@ def halves(count: int, seed: int) -> list[tuple[Tensor, Tensor]]:
 def set_apart(split: Split, share: float, seed: int) -> tuple[Split, Split]:
     """The images kept and those held out, as `hold_out` draws them.
 
-    The split's own images change places, so that all of them need not be in memory twice; it is of no use
+    A split's own images in memory change places, so that all of them need not be there twice; it is of no use
     afterwards.
     """
     kept, held = hold_out(split.labels, share, seed)
+    if not isinstance(split.images, Tensor):
+        return split.part(kept), split.part(held)
     images, given = split.images, split.images[held]
     for start in range(0, len(kept), MOVED_AT_ONCE):  # towards the front: what is still to move stays whole
         places = kept[start : start + MOVED_AT_ONCE]

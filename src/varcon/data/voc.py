@@ -8,7 +8,8 @@ import torch
 
 from varcon.core import Data, InputError, OnProgress, Split
 from varcon.data.assemble import channel_statistics, require_memory
-from varcon.data.folder import decode, usual_size
+from varcon.data.decoding import decode
+from varcon.data.folder import usual_size
 
 LAYOUT = "JPEGImages/*.jpg and ImageSets/Main/<class>_trainval.txt and <class>_test.txt"
 # As its lists write it, and as the measures of several classes an image take it.
@@ -31,7 +32,7 @@ def load_voc(path: str, image_size: int = 0, progress: OnProgress | None = None)
     images = decode(files, size, progress)
     train = Split(images[: len(train_files)], train_labels)
     test = Split(images[len(train_files) :], test_labels)
-    return Data(train, test, classes, *channel_statistics(train.images))
+    return Data(train, test, classes, *channel_statistics(images[: len(train_files)]))
 
 
 def find_root(path: Path) -> Path:

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from varcon.core import InputError
-from varcon.data.folder import in_order, square, with_image
+from varcon.data.decoding import in_order, square, with_image
 from varcon.data.listing import SUFFIXES, images_below, is_image
 
 AnImage: TypeAlias = str | os.PathLike[str] | np.ndarray | Tensor | Image.Image

@@ -215,6 +215,7 @@ def origin_of(recipe: Recipe[Any], data: Data, digest: str) -> dict[str, Any]:
     """The recipe but for the places of files, which tell of a machine and not of the model."""
     settings = recipe_to_dict(recipe)
     settings["data"]["path"] = Path(recipe.data.path).name
+    settings["data"]["store"] = Path(recipe.data.store).name
     settings["encoder"]["weights"] = Path(recipe.encoder.weights).name
     return {
         "weights": digest,

@@ -14,14 +14,15 @@ import torch
 from torch import Tensor
 
 from varcon import distributed
-from varcon.core import Data, InputError, Method, Progress, RunError, Split
+from varcon.core import Data, InputError, Method, Progress, RunError
 from varcon.engine.average import WeightAverage
 from varcon.engine.checkpoint import save_weights, snapshot_path
 from varcon.engine.interrupt import Interrupted, Request, requests_to_stop, undisturbed
 from varcon.engine.journal import Averages, Journal
 from varcon.engine.optimizers import build_optimizer, learning_rate, set_learning_rate
-from varcon.engine.order import batches, mixed_seed
+from varcon.engine.order import mixed_seed
 from varcon.engine.samples import SampleRecord
+from varcon.engine.staging import Resident, Staged, images_for_steps
 from varcon.engine.state import TrainingState, keep_recipe
 from varcon.engine.step import GraphedStep, Step, as_called, measured_convolutions, why_no_graph
 from varcon.engine.track import tracking
@@ -50,8 +51,8 @@ def fit(
     settings = recipe.train
     steps_per_epoch = len(data.train) // settings.batch_size
     total_steps = settings.epochs * steps_per_epoch
-    split = data.train.to(device)
-    state, run_step = set_up(method, data, split, recipe, folder, device, resume)
+    source = images_for_steps(data.train, settings.batch_size // distributed.world_size(), device)
+    state, run_step = set_up(method, data, source, recipe, folder, device, resume)
     average = state.average
     encoder = average.kept["encoder"] if average else method.encoder  # what is kept
     kept = folder if distributed.is_main() else None
@@ -64,10 +65,10 @@ def fit(
         requests_to_stop() if folder else nullcontext(Request()) as stop,
         measured_convolutions(),
         closing(state),
+        closing(source.batches(settings, state.step)) as coming,
     ):
         saved = time.monotonic()
         began = saved - journal.seconds - state.averages.carried
-        coming = batches(split.labels, settings, state.step)
         agreed = Agreement(state.step, device)
         while state.step < total_steps:
             indices, progress = next(coming), Progress(state.step, total_steps, steps_per_epoch)
@@ -127,13 +128,13 @@ def fit(
 def set_up(
     method: Method,
     data: Data,
-    split: Split,
+    source: Resident | Staged,
     recipe: Recipe[Any],
     folder: Path | None,
     device: torch.device,
     resume: bool,
 ) -> tuple[TrainingState, Callable[[Tensor], None]]:
-    """A run's state, at its beginning or where it was left, and what takes a step with images of `split`."""
+    """A run's state, at its beginning or where it was left, and what takes a step with images of `source`."""
     settings, world = recipe.train, distributed.world_size()
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     state = TrainingState(
@@ -142,14 +143,14 @@ def set_up(
         conditions={
             "device": device.type,  # each kind has random numbers of its own
             "processes": world,
-            "training images": len(split),
+            "training images": len(data.train),
             "classes": len(data.classes),
         },
         method=method,
         optimizer=build_optimizer(method, settings),
         scaler=torch.amp.GradScaler(device.type, enabled=settings.precision == "fp16"),
         generator=torch.Generator(device).manual_seed(mixed_seed(settings.seed, distributed.rank())),
-        record=SampleRecord(len(split), device),
+        record=SampleRecord(len(data.train), device),
         averages=Averages(),
         average=WeightAverage(method, settings.average) if settings.average else None,
     )
@@ -161,7 +162,7 @@ def set_up(
         method=method,
         model=as_called(method, settings, device),
         data=data,
-        images=split,
+        source=source,
         recipe=recipe,
         optimizer=state.optimizer,
         scaler=state.scaler,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from varcon.distributed import own_share
 from varcon.recipe import TrainSettings
 
 
-def batches(labels: Tensor, settings: TrainSettings, step: int) -> Iterator[Tensor]:
+def batches(labels: Tensor, settings: TrainSettings, step: int) -> Generator[Tensor, None, None]:
     """This process's images of step `step` and of all that follow, epoch after epoch without end."""
     steps_per_epoch, size = len(labels) // settings.batch_size, settings.batch_size
     while True:

@@ -28,6 +28,7 @@ FREE_ON_RESUME = (
     "train.checkpoint_seconds",
     "train.track",
     "data.path",
+    "data.store",
     "evaluate",
 )
 

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from varcon import distributed
 from varcon.augment import draw_views
-from varcon.core import Batch, Data, Method, Split, StepOutput
+from varcon.core import Batch, Data, Method, StepOutput
 from varcon.engine.average import WeightAverage
 from varcon.engine.journal import Averages
 from varcon.engine.precision import CastTogether, working_type
 from varcon.engine.samples import SampleRecord
+from varcon.engine.staging import Resident, Staged
 from varcon.kernels import HAS_TRITON
 from varcon.recipe import Recipe, TrainSettings
 
@@ -36,7 +37,7 @@ class Step:
     method: Method
     model: Callable[[Batch], StepOutput]  # the method, compiled or shared among processes
     data: Data
-    images: Split  # the training images, on the device
+    source: Resident | Staged  # of its images
     recipe: Recipe[Any]
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -60,10 +61,16 @@ class Step:
         """Changes nothing but the method, its gradients and the generator: `rehearse` counts on it."""
         data, dtype = self.data, working_type(self.recipe.train.precision, indices.device)
         views = draw_views(
-            self.images.images, self.recipe.augment, data.mean, data.std, self.generator, indices, dtype
+            self.source.images,
+            self.recipe.augment,
+            data.mean,
+            data.std,
+            self.generator,
+            self.source.places(indices),
+            dtype,
         )
         with torch.autocast(indices.device.type, dtype, dtype != torch.float32):
-            output = self.model(Batch(views, self.images.labels[indices], indices))
+            output = self.model(Batch(views, self.source.labels[indices], indices))
         self.scaler.scale(output.loss).backward()
         return output
 

@@ -45,7 +45,10 @@ class FeatureStore:
     def _path(self, split: Split) -> Path:
         digest = hashlib.blake2b(self._normalisation.tobytes(), digest_size=8)
         digest.update(repr(tuple(split.images.shape)).encode())
-        pixels = split.images.cpu().contiguous().view(-1).numpy()
-        for part in np.array_split(pixels, 1 + pixels.size // BYTES_AT_ONCE):
-            digest.update(part.data)
+        if isinstance(split.images, Tensor):
+            pixels = split.images.cpu().contiguous().view(-1).numpy()
+            for part in np.array_split(pixels, 1 + pixels.size // BYTES_AT_ONCE):
+                digest.update(part.data)
+        else:
+            digest.update(split.images.digest())
         return self.folder / f"{self._weights}-{digest.hexdigest()}.npy"

@@ -20,7 +20,7 @@ import torch
 from PIL import Image, ImageOps
 
 from varcon.core import OnProgress
-from varcon.data.folder import odd_files_allowed, to_rgb, with_image
+from varcon.data.decoding import odd_files_allowed, to_rgb, with_image
 from varcon.data.subset import choose
 from varcon.deploy import learned
 from varcon.deploy.index import open_index
@@ -132,10 +132,11 @@ def pixels_of(model: Model, data_path: Path | None, progress: OnProgress) -> np.
         if len(pixels) == count:
             return pixels
     source = stored_recipe(run).with_data_path(data_path).data
-    images = learned.data_of(run, source, progress).train.images.permute(0, 2, 3, 1).numpy()
+    images = learned.data_of(run, source, progress).train.images
+    assert isinstance(images, torch.Tensor)
     kept = place_to_keep(run, KEPT) / kept.name
     with replacing(kept) as temporary, temporary.open("wb") as file:
-        np.save(file, np.ascontiguousarray(images))
+        np.save(file, np.ascontiguousarray(images.permute(0, 2, 3, 1).numpy()))
     return map_rows(kept)
 
 

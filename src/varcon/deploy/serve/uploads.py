@@ -16,7 +16,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from varcon.data.folder import FORMATS, odd_files_allowed, square
+from varcon.data.decoding import FORMATS, odd_files_allowed, square
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
