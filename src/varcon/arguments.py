@@ -139,6 +139,8 @@ class Reproduce:
     """smoke, small or paper"""
     data: Annotated[str, tyro.conf.arg(metavar="[NAME=]PATH")] = ""
     """your data: cifar10=PATH, cifar100=PATH, folder=PATH or npz=PATH; or a path that shows what it is"""
+    store: Annotated[Path | None, tyro.conf.arg(name="data.store")] = None
+    """a folder on a fast disk, for the decoded images of a folder that memory has no room for"""
     target: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="NAME=PATH")] = ()
     """a data set that table4 transfers to, by its name and path; may be given several times"""
     corrupted: Path | None = None

@@ -188,8 +188,16 @@ def reproduce(arguments: list[str], console: Console) -> None:
     failed = []
     with going_on_with(command):
         with Bar(console, "planning") as bar:
-            given = (str(chosen.corrupted or ""), str(chosen.real_labels or ""))
-            setup, data = paper.set_up(chosen.scale, chosen.data, out, bar.progress, targets, *given)
+            setup, data = paper.set_up(
+                chosen.scale,
+                chosen.data,
+                out,
+                bar.progress,
+                targets,
+                store=str(chosen.store or ""),
+                corrupted=str(chosen.corrupted or ""),
+                real_labels=str(chosen.real_labels or ""),
+            )
             for name in names:
                 paper.check_needs(name, paper.ARTIFACTS[name], setup)
         for name in names:

@@ -175,12 +175,11 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     if isinstance(artifact.content, Swept):
         said += artifact.content.left_out(setup)
     if setup.as_imagenet:
-        images = sum(setup.counts) * 3 * setup.side**2 / 1e9
         said.append(
-            f"A run has one device. It holds the training images ({images:,.1f} GB) and, by the paper's "
-            f"figure for a ResNet-50, {MEMORY['VarCon']:.0f} GB for every 512 images of a batch: so ours are "
-            f"batches of {setup.base.train.batch_size} unless a row says otherwise, where the paper has "
-            "4096, with the learning rate in proportion."
+            "A run has one device, and by the paper's figure a ResNet-50 takes "
+            f"{MEMORY['VarCon']:.0f} GB for every 512 images of a batch: so ours are batches of "
+            f"{setup.base.train.batch_size} unless a row says otherwise, where the paper has 4096, with the "
+            "learning rate in proportion."
         )
     if setup.base.data.per_class:
         said.append(

@@ -116,7 +116,7 @@ SCALES = {
     ),
     "paper": Scale(
         "paper",
-        "ResNet-50, 200 epochs on CIFAR; 350 on a folder, in batches of 512: 43 GB of a GPU and the images",
+        "ResNet-50, 200 epochs on CIFAR; 350 on a folder, in batches of 512: 43 GB of a GPU",
         DataSettings("cifar100"),
         Recipe(
             encoder=EncoderSettings("resnet50"),
@@ -282,6 +282,7 @@ def set_up(
     out: Path,
     progress: OnProgress,
     targets: tuple[Target, ...] = (),
+    store: str = "",
     corrupted: str = "",
     real_labels: str = "",
 ) -> tuple[Setup, Data]:
@@ -298,6 +299,7 @@ def set_up(
             f"--scale {scale.name} needs data: give --data {chosen.name}=FOLDER, "
             "or a folder with train/ and test/, or an .npz file"
         )
+    chosen = replace(chosen, store=store)
     base = replace(scale.base, data=chosen)
     if scale.name == "smoke" and chosen.name != "digits":
         base = replace(base, augment=AugmentSettings())  # mirrored or closely cropped they stay what they are
