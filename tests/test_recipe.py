@@ -190,7 +190,7 @@ def test_every_recipe_trains_two_steps(path, generator):
     from varcon.layers import check_queues
 
     recipe = load_recipe(path)
-    sizes = {"digits": (8, 10), "cifar10": (32, 10), "cifar100": (32, 100)}
+    sizes = {"digits": (8, 10), "cifar10": (32, 10), "cifar100": (32, 100), "folder": (224, 1000)}
     size, classes = sizes[recipe.data.name]
     torch.manual_seed(0)
     method = METHODS[recipe.method_name](recipe.encoder.build(), recipe.method, classes)

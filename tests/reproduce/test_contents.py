@@ -4,9 +4,9 @@ import pytest
 
 from varcon.evaluations.transfer import parse_target
 from varcon.reproduce import paper
-from varcon.reproduce.contents import adaptability, main_table, transfer
+from varcon.reproduce.contents import adaptability, main_table, transfer, with_paco
 from varcon.reproduce.declarations import ARTIFACTS
-from varcon.reproduce.setup import IMAGENET, SCALES, set_up, with_settings
+from varcon.reproduce.setup import SCALES, set_up
 
 
 def ignore(done, total, what): ...
@@ -55,13 +55,35 @@ def test_the_data_decide_whose_autoaugment_it_is(smoke, scale):
         assert {(augment.policy, augment.auto) for augment in found} == {("auto", policy)}
 
 
-def test_of_imagenet_s_augmentations_autoaugment_alone_is_not_blurred(smoke):
-    paper_scale = SCALES["paper"]
-    setup = replace(smoke, scale=paper_scale, base=with_settings(paper_scale.base, IMAGENET))
-    which = {entry.ours.runs for entry in adaptability(setup) if entry.ours}
-    augments = [setup.recipe(runs).augment for runs in which]
-    blur = {augment.policy: augment.blur for augment in augments}
-    assert blur == {"sim": 0.5, "auto": 0.0, "stacked-rand": 0.5}
+def test_of_imagenet_s_augmentations_autoaugment_alone_is_not_blurred(imagenet):
+    found = [
+        (entry.row.split(", ")[2], imagenet.recipe(entry.ours.runs).augment)
+        for entry in adaptability(imagenet)
+        if entry.ours
+    ]
+    assert {(name, augment.policy, augment.blur) for name, augment in found} == {
+        ("SimAugment", "sim", 0.5),
+        ("AutoAugment", "auto", 0.0),
+        ("StackedRandAugment", "stacked-rand", 0.5),
+    }
+
+
+def test_on_imagenet_equal_values_of_the_paper_s_are_beside_equal_runs(imagenet):
+    """Of Tables 1 and 12, VarCon's and SupCon's are those of Table 3 with a ResNet-50."""
+    by_value = {
+        entry.paper.value: imagenet.label(entry.ours.runs)
+        for entry in adaptability(imagenet)
+        if entry.column.endswith("top-1") and "resnet50" in entry.row
+    }
+    main = [entry for entry in main_table(imagenet) if entry.column == "linear probe top-1"]
+    assert {
+        entry.row: imagenet.label(entry.ours.runs) for entry in main if entry.paper.value in by_value
+    } == {"SupCon": by_value[78.72], "VarCon": by_value[79.36]}
+    combined = [entry for entry in with_paco(imagenet) if entry.column == "linear probe top-1"]
+    labels = {entry.row: imagenet.label(entry.ours.runs) for entry in combined}
+    assert (labels["SupCon"], labels["VarCon"]) == (by_value[77.82], by_value[78.23])
+    policies = {imagenet.recipe(entry.ours.runs).augment.policy for entry in combined}
+    assert policies == {"sim"}
 
 
 @pytest.mark.parametrize("name", ["tau2", "tau2-learnable"])

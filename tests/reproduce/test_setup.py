@@ -62,6 +62,13 @@ def test_a_folder_s_batch_fits_one_gpu_and_the_rate_follows_it(imagenet):
     assert (train.batch_size, train.learning_rate, train.epochs) == (512, 0.4, 350)
 
 
+def test_a_folder_trains_as_the_recipe_of_imagenet_does(imagenet):
+    stored = recipe_to_dict(load_recipe(RECIPES / "imagenet/varcon.toml"))
+    found = differences(recipe_to_dict(imagenet.recipe(Runs("varcon"))), stored)
+    settings = {name for name in found if not name.startswith("evaluate")}
+    assert settings == {"data.path", "train.batch_size"}  # which is that of 8 GPUs in the recipe
+
+
 @pytest.mark.parametrize("method", ["paco", "gpaco", "varcon-paco", "varcon-gpaco"])
 def test_paco_trains_on_a_folder_as_its_authors_on_imagenet(imagenet, method):
     """By the published table: alpha 0.05, tau 0.2, a queue of 8192, SGD of 0.04 for 256 images, 1e-4."""

@@ -166,7 +166,7 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     differ = "The two do not compare in value: data, encoder or training differ."
     alike = setup.scale.name == "paper" and setup.published in artifact.data
     if alike and setup.as_imagenet:
-        differ = "The two compare roughly: batches and, in most tables, the augmentation are not the paper's."
+        differ = "The two compare roughly: batches are not the paper's, nor is all that it leaves unsaid."
     compared = any(entry.paper for entry in made.entries)
     other = [differ] if compared and (setup.as_imagenet or not alike) else []
     said = [ours, paper, *other, *trained_otherwise(made), *artifact.notes]

@@ -8,7 +8,7 @@ from varcon.evaluations.transfer import MEASURED_BY, plain_name
 from varcon.reproduce import paper
 from varcon.reproduce.entries import Column, Compared, Content, Entry, Reading, Within
 from varcon.reproduce.paper import Value
-from varcon.reproduce.setup import VARCON_200, Runs, Setup
+from varcon.reproduce.setup import AUTO_ON_IMAGENET, SIM_ON_IMAGENET, VARCON_200, Runs, Setup
 
 RIVALS = {"VarCon": "varcon", "SupCon": "supcon"}
 VARCON, SUPCON = Runs("varcon"), Runs("supcon")
@@ -27,12 +27,12 @@ NINE = {
     "VarCon": VARCON,
 }
 SIX = {
-    "SupCon": SUPCON,
-    "VarCon": VARCON,
-    "PaCo": Runs("paco"),
-    "GPaCo": Runs("gpaco"),
-    "VarCon + PaCo": Runs("varcon-paco"),
-    "VarCon + GPaCo": Runs("varcon-gpaco"),
+    "SupCon": "supcon",
+    "VarCon": "varcon",
+    "PaCo": "paco",
+    "GPaCo": "gpaco",
+    "VarCon + PaCo": "varcon-paco",
+    "VarCon + GPaCo": "varcon-gpaco",
 }
 LINEAR = "linear probe"
 
@@ -75,11 +75,16 @@ ENCODERS = {
         "ViT-Base": {"encoder.name": "vit_base"},
     },
 }
-AUGMENTATIONS: dict[str, dict[str, Any]] = {
-    "SimAugment": {},
-    "AutoAugment": {"augment.policy": "auto", "augment.blur": 0.0},  # of ImageNet's: it has none of its own
-    "StackedRandAugment": {"augment.policy": "stacked-rand"},
-}
+
+
+def augmentations(setup: Setup) -> dict[str, dict[str, Any]]:
+    photographs = setup.base.data.name == "folder"  # other data are CIFAR's size
+    sim = SIM_ON_IMAGENET if setup.as_imagenet else {}
+    return {
+        "SimAugment": sim,
+        "AutoAugment": AUTO_ON_IMAGENET if photographs else {"augment.policy": "auto"},
+        "StackedRandAugment": {**sim, "augment.policy": "stacked-rand"},
+    }
 
 
 def adaptability(setup: Setup) -> list[Entry]:
@@ -90,10 +95,7 @@ def adaptability(setup: Setup) -> list[Entry]:
         loss, encoder, augmentation = published.split(", ")
         row, runs = f"{published} (the paper's)", None
         if encoder in encoders:
-            policy = AUGMENTATIONS[augmentation]
-            if policy.get("augment.policy") == "auto" and setup.base.data.name == "folder":
-                policy = {**policy, "augment.auto": "imagenet"}  # photographs; other data are CIFAR's size
-            runs = Runs(RIVALS[loss], {**encoders[encoder], **policy})
+            runs = Runs(RIVALS[loss], {**encoders[encoder], **augmentations(setup)[augmentation]})
             name: str = setup.recipe(runs).encoder.name
             name += " with imagenet stem" if "encoder.stem" in encoders[encoder] else ""
             same = name.replace("_", "") == encoder.lower().replace("-", "")
@@ -168,6 +170,21 @@ def maps(setup: Setup) -> list[Entry]:
         row = f"{part} % of training (ours: epoch {ours}, the paper's: {2 * part})"
         entries.append(Entry(row, "kNN top-1", reading, paper=Value(theirs), x=ours))
     return entries
+
+
+def with_paco(setup: Setup) -> list[Entry]:
+    """All six by SimAugment, as the paper compares them where it says."""
+    columns = (
+        Column(f"{LINEAR} top-1", "linear", "last"),
+        Column("own classifier", "classifier", "top1"),
+    )
+    beside = {
+        "CIFAR-100": of_data(paper.PACO_CIFAR100, 0),
+        "ImageNet, SimAugment": of_data(paper.PACO_SIM, 0),
+        "ImageNet, RandAugment": of_data(paper.PACO_RAND, 0),
+    }
+    sim = augmentations(setup)["SimAugment"]
+    return Compared({name: Runs(method, sim) for name, method in SIX.items()}, columns, beside)(setup)
 
 
 def below_temperature(value: float, method: str) -> dict[str, float]:

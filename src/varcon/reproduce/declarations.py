@@ -12,7 +12,6 @@ from varcon.reproduce.contents import (
     LINEAR,
     NINE,
     RIVALS,
-    SIX,
     SUPCON,
     VARCON,
     WITHOUT,
@@ -25,6 +24,7 @@ from varcon.reproduce.contents import (
     of_data,
     temperatures,
     transfer,
+    with_paco,
 )
 from varcon.reproduce.entries import Column, Compared, Content, Several, Swept, Within
 from varcon.reproduce.figures import Curve, Drawn, Figure, Growth, Losses, Maps, Tau2
@@ -324,15 +324,7 @@ ARTIFACTS: dict[str, Artifact] = {
         "PaCo and GPaCo alone and with VarCon's loss",
         "Tables 12 and 13",
         "ResNet-50",
-        Compared(
-            SIX,
-            (Column(f"{LINEAR} top-1", "linear", "last"), Column("own classifier", "classifier", "top1")),
-            {
-                "CIFAR-100": of_data(paper.PACO_CIFAR100, 0),
-                "ImageNet, SimAugment": of_data(paper.PACO_SIM, 0),
-                "ImageNet, RandAugment": of_data(paper.PACO_RAND, 0),
-            },
-        ),
+        with_paco,
         notes=(
             "PaCo and GPaCo predict with their own classifier; the paper does not say whether its values are "
             "of that or of a linear probe.",

@@ -130,7 +130,10 @@ SCALES = {
 IMAGENET_SIZE = (1000, 1_281_167)  # classes and training images
 # The methods' own defaults are those for ImageNet; what remains is how some of them are trained.
 PACO_IMAGENET = {"train.optimizer": "sgd", "train.learning_rate": 0.04}
+# Table 3 has the values of Table 1 and the figures in its rows of AutoAugment; which has no blur of its own.
+AUTO_ON_IMAGENET = {"augment.policy": "auto", "augment.auto": "imagenet", "augment.blur": 0.0}
 ON_IMAGENET: dict[str, Settings] = {
+    **dict.fromkeys(("varcon", "supcon"), AUTO_ON_IMAGENET),
     "ce": {  # crop and flip, as everybody trains it there; the crop is of a part, not a shift as on CIFAR
         "augment.views": 1,
         "augment.jitter_probability": 0.0,
@@ -145,9 +148,10 @@ ON_IMAGENET: dict[str, Settings] = {
 }
 # The paper's ImageNet settings; but it gives no rate for LARS, and SupCon's, which trains as long, serves.
 # Its batches of 4096 lie on 8 GPUs: ours are what one of those holds, with the rate in proportion.
+SIM_ON_IMAGENET = {"augment.policy": "sim", "augment.blur": 0.5}
 IMAGENET = {
+    **SIM_ON_IMAGENET,
     "encoder.stem": "imagenet",
-    "augment.blur": 0.5,
     "augment.crop_area": [0.08, 1.0],
     "train.epochs": 350,
     "train.batch_size": 512,
