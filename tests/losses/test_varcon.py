@@ -73,6 +73,19 @@ def test_learned_references_have_a_gradient_too(
     assert (ours - theirs).abs().max() <= 1e-12 * max(1, theirs.abs().max())
 
 
+@pytest.mark.parametrize("options", [{}, {"references": "learned", "dimensions": 128}])
+def test_in_float32_epsilon_keeps_its_digits(options, generator):
+    """Q is within 1e-3 of 1 there, and its derivative is a difference from it."""
+    embeddings, labels = draw(512, 128, 100, generator)
+    exact_fn, loss_fn = VarConLoss(100, **options).double(), VarConLoss(100, **options)
+    loss_fn.load_state_dict(exact_fn.state_dict())
+    exact = value_and_gradients(exact_fn(embeddings, labels), embeddings, exact_fn.epsilon)
+    single = embeddings.detach().float().requires_grad_()
+    got = value_and_gradients(loss_fn(single, labels), single, loss_fn.epsilon)
+    for ours, theirs, tolerance in zip(got, exact, (1e-6, 1e-6, 3e-5), strict=True):
+        assert (ours.double() - theirs).norm() < tolerance * theirs.norm()
+
+
 @pytest.mark.parametrize("options", [{}, {"references": "learned", "dimensions": 5}])
 def test_one_present_class_costs_nothing(options, generator):
     embeddings, _ = draw(9, 5, 4, generator)

@@ -93,10 +93,11 @@ def varcon_loss_by_scores(
     p = log_p.exp()
     tau2 = (temperature - epsilon) + 2 * epsilon * p
     a = 1 / tau2
-    others = present.sum().to(scores.dtype) - 1
-    log_d = torch.logaddexp(others.log(), a)
-    q = (a - log_d).exp()
-    kl = q * a - log_d - q * log_p - (-log_d).exp() * (log_p_of_all.sum(1) - log_p)
+    others = present.sum().to(scores.dtype) - 1  # C - 1
+    # Q is near 1: by what it lacks to 1, here `rest`, the gradient of epsilon keeps its digits too.
+    ahead = a - others.log()
+    log_q, q, rest = F.logsigmoid(ahead), ahead.sigmoid(), (-ahead).sigmoid()
+    kl = log_q - rest * a - q * log_p - (log_q - a).exp() * (log_p_of_all.sum(1) - log_p)
     return kl - log_p, Terms(*(term.detach() for term in (kl, -log_p, p, tau2, q)))
 
 
