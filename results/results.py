@@ -37,6 +37,7 @@ PICTURE = HERE / "cifar100.svg"
 SCORES = {
     "linear, last": ("linear", "last", 2),
     "linear, best": ("linear", "best", 2),
+    "linear on crops, last": ("linear-augmented", "last", 2),
     "kNN": ("knn", "top1", 2),
     "own classifier": ("classifier", "top1", 2),
     "rank": ("rank", "effective_rank", 1),
@@ -141,28 +142,29 @@ def table(
     rows: dict[str, Any], *titles: str, paper: str = "", so_far: bool = False, minutes: bool = True
 ) -> str:
     """Rows are {label: pattern}, or {label: [pattern, the paper's value]} with a title for these; `so_far`
-    leaves out what is not trained yet. `minutes` say nothing of runs that shared a GPU."""
+    leaves out what is not trained yet. `minutes` say nothing of runs that shared a GPU. Empty columns are
+    left out."""
+    pairs = {label: row if isinstance(row, list) else (row, "") for label, row in rows.items()}
+    pairs = {label: pair for label, pair in pairs.items() if has(pair[0]) or not so_far}
+    filled = [title for title in titles if any(quoted(pattern, title) for pattern, _ in pairs.values())]
     head = [
         "",
         *([paper] if paper else []),
-        *titles,
+        *filled,
         "epochs x views",
         *["minutes"] * minutes,
         "seeds",
         "runs",
     ]
     lines = [head, ["---", *["---:"] * (len(head) - 2), "---"]]
-    for label, row in rows.items():
-        pattern, theirs = row if isinstance(row, list) else (row, "")
-        if so_far and not has(pattern):
-            continue
+    for label, (pattern, theirs) in pairs.items():
         runs = kept(pattern)
         first = runs[0]
         took = f"{sum(run.training_seconds or 0 for run in runs) / len(runs) / 60:.1f}"
         budget = f"{first.setting('train.epochs')} x {first.setting('augment.views')}"
         seeds = ", ".join(str(run.seed) for run in runs)
         links = " ".join(f"[{place}](results/{run.name})" for place, run in enumerate(runs, start=1))
-        scores = [quoted(pattern, title) for title in titles]
+        scores = [quoted(pattern, title) for title in filled]
         lines.append(
             [label, *([str(theirs)] if paper else []), *scores, budget, *[took] * minutes, seeds, links]
         )

@@ -30,6 +30,7 @@ import torch
 from varcon.cli import main as varcon
 from varcon.cli_train import parse_train
 from varcon.evaluations import chosen_evaluations
+from varcon.evaluations.linear import LinearProbe
 from varcon.recipe import Recipe, load_recipe
 from varcon.run import pick_device
 from varcon.run_folder import device_name
@@ -37,6 +38,7 @@ from varcon.run_folder import device_name
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "results/experiments.toml"
 LONGER = 1.1  # than the quickest kept run, which a run may take
+ON_CROPS = LinearProbe(augment="resized-crop")
 SECONDS_AROUND = 45.0  # for reading the data and judging
 
 
@@ -45,6 +47,7 @@ class Experiment:
     name: str  # where it is kept: group, name and seed
     arguments: tuple[str, ...]  # of `varcon train`
     judge: str  # evaluations, for `varcon evaluate --only`
+    crops: bool = False  # whether a linear probe on crops, as the authors' program has it, judges it too
 
     @property
     def command(self) -> str:
@@ -65,7 +68,8 @@ class Experiment:
         if not self.kept:
             return ""
         found = {path.stem for path in (results.HERE / self.name / "findings").iterdir()}
-        lacking = [name for name in chosen_evaluations(self.judge) if name not in {*found, "classifier"}]
+        wanted = [*chosen_evaluations(self.judge), *[ON_CROPS.name] * self.crops]
+        lacking = [name for name in wanted if name not in {*found, "classifier"}]
         return f" (kept, without {', '.join(lacking)})" if lacking else " (kept)"
 
 
@@ -77,7 +81,10 @@ def experiments(path: Path) -> Iterator[Experiment]:
         for seed in one.get("seeds", [0]):
             of_seed = ["--train.seed", str(seed)] if seed else []
             yield Experiment(
-                f"{name}-seed{seed}", (*changed(runs, name), *of_seed), judges[name.partition("/")[0]]
+                f"{name}-seed{seed}",
+                (*changed(runs, name), *of_seed),
+                judges[name.partition("/")[0]],
+                one.get("crops", False),
             )
 
 
@@ -107,11 +114,15 @@ def expected_seconds(recipe: Recipe[Any], device: str) -> float:
 def train(one: Experiment, data: Path, runs: Path) -> int:
     """All in this process: what a run has compiled serves the next."""
     run = runs / one.name
-    places = ["--data.path", str(data), "--out", str(run), *(["--resume"] if run.exists() else [])]
+    of_data = ["--data.path", str(data)]
+    again = ["--resume"] if run.exists() else []
+    judging = [["--only", one.judge]]
+    if one.crops:
+        judging.append(["--only", "linear", "--linear.augment", ON_CROPS.augment])
     with contextlib.chdir(ROOT):  # where recipes/ is
-        status = varcon(["train", *one.arguments, *places]) or varcon(
-            ["evaluate", str(run), "--only", one.judge, "--data.path", str(data)]
-        )
+        status = varcon(["train", *one.arguments, *of_data, "--out", str(run), *again])
+        for settings in judging:
+            status = status or varcon(["evaluate", str(run), *settings, *of_data])
     if not status:
         results.keep(run, one.name)
     return status

@@ -191,7 +191,8 @@ def test_training_what_is_not_kept(results, train, tmp_path, monkeypatch, capsys
         judge = "knn"
         [digits.brief]
         recipe = "recipes/digits/varcon.toml"
-        settings = "--data.name npz --train.epochs 1 --train.device cpu"
+        settings = "--data.name npz --train.epochs 1 --train.device cpu --evaluate.linear.epochs 2"
+        crops = true
         [digits.impossible]
         like = "digits/brief"
         settings = "--train.batch-size 5000"
@@ -215,15 +216,21 @@ def test_training_what_is_not_kept(results, train, tmp_path, monkeypatch, capsys
     assert train.main(["digits/other-seed4", "digits/brief", "digits/other", *places]) == 0
     kept = "is kept; --again trains it again\n"
     assert capsys.readouterr().out == f"digits/other-seed4 {kept}digits/brief-seed0 {kept}"
-    seen = tmp_path / "results/digits/brief-seed0/findings/knn.json"
-    seen.unlink()
+    seen = [
+        tmp_path / "results/digits/brief-seed0/findings" / file
+        for file in ("knn.json", "linear-augmented.json")
+    ]
+    for file in seen:
+        file.unlink()
     assert train.main(["--list", "digits/brief"]) == 0
-    assert capsys.readouterr().out.startswith("digits/brief-seed0 (kept, without knn): varcon train")
+    said = capsys.readouterr().out
+    assert said.startswith("digits/brief-seed0 (kept, without knn, linear-augmented): varcon train")
     assert train.main(["digits/brief", "--again", *places]) == 0
-    assert seen.exists()
+    assert all(file.exists() for file in seen)
+    assert not (tmp_path / "results/digits/other-seed4/findings/linear-augmented.json").exists()
     capsys.readouterr()
     assert train.main(["--list", "digits/impossible"]) == 0
-    assert "--train.device cpu --train.batch-size 5000\n" in capsys.readouterr().out
+    assert "--evaluate.linear.epochs 2 --train.batch-size 5000\n" in capsys.readouterr().out
     for minutes in ("100", "0.01"):  # of one epoch, known by the run that is kept
         assert train.main(["digits/brief", "--again", "--minutes", minutes, *places]) == 0
         said = capsys.readouterr().out
