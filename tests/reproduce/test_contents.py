@@ -6,7 +6,8 @@ from varcon.evaluations.transfer import parse_target
 from varcon.reproduce import paper
 from varcon.reproduce.contents import adaptability, main_table, transfer, with_paco
 from varcon.reproduce.declarations import ARTIFACTS
-from varcon.reproduce.setup import SCALES, set_up
+from varcon.reproduce.scales import SCALES
+from varcon.reproduce.setup import set_up
 
 
 def ignore(done, total, what): ...

@@ -8,7 +8,8 @@ import pytest
 from varcon.reproduce.entries import Entry, Reading
 from varcon.reproduce.figures import Maps
 from varcon.reproduce.gather import Gathered
-from varcon.reproduce.setup import SCALES, Runs, Setup
+from varcon.reproduce.scales import SCALES
+from varcon.reproduce.setup import Runs, Setup
 
 MINE = Runs("varcon")
 

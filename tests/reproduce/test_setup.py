@@ -6,7 +6,8 @@ import pytest
 from varcon import InputError
 from varcon.methods import METHODS
 from varcon.recipe import differences, load_recipe, recipe_to_dict
-from varcon.reproduce.setup import SCALES, Runs, parse_data, set_up
+from varcon.reproduce.scales import SCALES
+from varcon.reproduce.setup import Runs, parse_data, set_up
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

@@ -17,7 +17,8 @@ from varcon.reproduce.declarations import ARTIFACTS, Artifact
 from varcon.reproduce.entries import Entry, Reading, Swept
 from varcon.reproduce.gather import FROM_JOURNALS, Gathered
 from varcon.reproduce.paper import MEMORY
-from varcon.reproduce.setup import SCALES, Runs, Setup, parse_data, set_up
+from varcon.reproduce.scales import SCALES
+from varcon.reproduce.setup import Runs, Setup, parse_data, set_up
 from varcon.runs import Planned, Result, check_run
 from varcon.sweep import folder_name, plain
 

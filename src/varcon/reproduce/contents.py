@@ -8,7 +8,8 @@ from varcon.evaluations.transfer import MEASURED_BY, plain_name
 from varcon.reproduce import paper
 from varcon.reproduce.entries import Column, Compared, Content, Entry, Reading, Within
 from varcon.reproduce.paper import Value
-from varcon.reproduce.setup import AUTO_ON_IMAGENET, SIM_ON_IMAGENET, VARCON_200, Runs, Setup
+from varcon.reproduce.scales import AUTO_ON_IMAGENET, SIM_ON_IMAGENET
+from varcon.reproduce.setup import VARCON_200, Runs, Setup
 
 RIVALS = {"VarCon": "varcon", "SupCon": "supcon"}
 VARCON, SUPCON = Runs("varcon"), Runs("supcon")

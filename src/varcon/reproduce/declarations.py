@@ -28,7 +28,8 @@ from varcon.reproduce.contents import (
 )
 from varcon.reproduce.entries import Column, Compared, Content, Several, Swept, Within
 from varcon.reproduce.figures import Curve, Drawn, Figure, Growth, Losses, Maps, Tau2
-from varcon.reproduce.setup import NEIGHBOURS, VARCON_200
+from varcon.reproduce.scales import NEIGHBOURS
+from varcon.reproduce.setup import VARCON_200
 
 IMAGENET = "ImageNet, ResNet-50"
 NAMED_POINTS = "Of the paper's curves these are the points whose values its text has."
