@@ -242,6 +242,7 @@ def keep(run: Path, name: str) -> None:
     (target / "findings").mkdir(parents=True)
     record = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
     record["recipe"]["data"]["path"] = "data" if record["recipe"]["data"]["path"] else ""
+    record["recipe"]["data"]["store"] = ""
     record["command"] = without_places(record["command"])
     record["code"] = code_digest()
     (target / "recipe.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

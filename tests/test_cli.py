@@ -317,7 +317,10 @@ def test_folders_that_are_no_runs(here, capsys):
     refused(capsys, here, ["report", "nowhere"], "nowhere")
     (here / "half").mkdir()
     (here / "half/recipe.json").write_text('{"recipe": {}}')
-    refused(capsys, here, ["evaluate", "half"], "has not finished training", "--resume")
+    refused(capsys, here, ["evaluate", "half"], "on with: varcon train half/recipe.json --resume")
+    (here / "half/recipe.json").write_text('{"recipe": {}, "processes": 4}')
+    several = "torchrun --nproc-per-node 4 -m varcon train half/recipe.json --resume"
+    refused(capsys, here, ["evaluate", "half"], f"has not finished training; go on with: {several}")
 
 
 @pytest.mark.parametrize("command", ["", "train", "evaluate", "report", "demo", "download"])

@@ -51,6 +51,8 @@ class Evaluate:
     """for --only transfer or finetune: a data set by its name and folder; may be given several times"""
     data_path: Annotated[Path | None, tyro.conf.arg(name="data.path")] = None
     """where the data lie now, if they have moved since training"""
+    data_store: Annotated[Path | None, tyro.conf.arg(name="data.store")] = None
+    """where decoded images are kept, if not where training had them; where that is gone, in memory"""
     device: str = "auto"
     """auto, cpu or cuda"""
 

@@ -152,6 +152,7 @@ def evaluate(arguments: list[str], console: Console) -> None:
             lambda name, _: bar.note(f"judged by {name}"),
             only,
             further,
+            chosen.data_store,
         )
     together: set[str] = set()  # what one table shows
     if set(STANDARD) <= {*only, "classifier"}:

@@ -89,9 +89,10 @@ class Recipe(Generic[MethodSettings]):
     def method_name(self) -> str:
         return next(name for name, method in METHODS.items() if method.Settings is type(self.method))
 
-    def with_data_path(self, path: str | Path | None) -> Self:
-        """The same for data that lie elsewhere, where a path is given."""
-        return replace(self, data=replace(self.data, path=str(path))) if path else self
+    def with_data_path(self, path: str | Path | None, store: str | Path | None = None) -> Self:
+        """The same for data that lie elsewhere, or are decoded elsewhere, where a path is given."""
+        data = replace(self.data, path=str(path or self.data.path), store=str(store or self.data.store))
+        return replace(self, data=data)
 
 
 # recipes/digits/varcon.toml, for the demo: an installed package has no folder of recipes. The other

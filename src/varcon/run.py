@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from varcon.core import (
 from varcon.data import DataSettings, load
 from varcon.encoders import FOR_VECTORS
 from varcon.encoders.pretrained import refuse_absent, start_from
-from varcon.engine.check import check
+from varcon.engine.check import check, check_before_data
 from varcon.engine.checkpoint import load_weights, read_weights, save_weights, snapshot_path
 from varcon.engine.cores import threads_as_begun
 from varcon.engine.loop import Watcher, fit
@@ -91,12 +92,14 @@ def train(
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     folder = Path(out) if out else RUNS / name
+    recipe = with_whole_store(recipe, folder)
     with (
         own_folder(folder, recipe, resume),
         distributed.process_group(pick_device(recipe.train.device)) as device,
         memory_errors(),
     ):
         begun = (folder / "last.ckpt").exists()
+        check_before_data(recipe, distributed.world_size())
         if recipe.encoder.weights and not begun:
             refuse_absent(Path(recipe.encoder.weights).expanduser())  # before images are read for minutes
         data = data_of(folder, recipe.data, progress)
@@ -138,10 +141,12 @@ def evaluate(
     found: Callable[[str, Findings], None] = lambda name, findings: None,
     only: str | Sequence[str] = STANDARD,
     further: FurtherSettings | None = None,
+    data_store: str | Path | None = None,
 ) -> dict[str, Findings]:
     """Judges a finished run and writes what it finds into the run's folder.
 
-    `data_path` says where the data lie now, if not where the recipe has them; `found` is called with
+    `data_path` says where the data lie now, if not where the recipe has them, and `data_store` the same of
+    decoded images; `found` is called with
     each evaluation's name and findings as they come. `only` names the evaluations ("standard" and "all" are
     several), `further` sets those that a recipe does not. The features are encoded once and kept in the
     folder.
@@ -153,13 +158,13 @@ def evaluate(
     further = further or FurtherSettings().at_temperature(recipe.method, learned_epsilon(folder))
     weights = finished_weights(folder)
     where = torch.device(pick_device(device))
-    source = recipe.with_data_path(data_path).data
+    source = recipe.with_data_path(data_path, data_store).data
     on_others = shlex.join(["varcon", "evaluate", str(folder), "--only", "transfer", "--target", "NAME=PATH"])
     if data_path and recipe.data.name == "digits":
         raise InputError(
             f"{folder} was trained on scikit-learn's digits; judge it on another data set: {on_others}"
         )
-    data = data_of(folder, source, progress)
+    data = data_of(folder, source, progress, store_given=bool(data_store))
     if not is_trained_on(folder, data):
         raise InputError(
             f"{folder} was trained on other data than lie at {source.path!r} now; restore those, or judge it "
@@ -210,9 +215,27 @@ def evaluate(
     return results
 
 
-def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> Data:
-    """A relative path counts from where a command is started, which need not be where training was."""
+def with_whole_store(recipe: Recipe[Any], folder: Path) -> Recipe[Any]:
+    """Whose place is known wherever other commands are started."""
+    if not recipe.data.store:
+        return recipe
+    store = Path(recipe.data.store).expanduser().absolute()
+    if store.resolve().is_relative_to(folder.resolve()):
+        raise InputError(
+            f"data.store {recipe.data.store} lies in the run's folder {folder}: set it to another"
+        )
+    return replace(recipe, data=replace(recipe.data, store=str(store)))
+
+
+def data_of(
+    folder: Path, source: DataSettings, progress: OnProgress | None, store_given: bool = False
+) -> Data:
+    """A relative path counts from where a command is started, which need not be where training was. A
+    recipe's store may be gone when training is over, or lie on another machine."""
     place = Path(source.path).expanduser()
+    trained = (folder / "encoder.safetensors").exists()
+    if trained and not store_given and not Path(source.store).exists():
+        source = replace(source, store="")
     if source.path and not place.exists() and (folder / "recipe.json").exists():
         raise InputError(
             f"the data of {folder} are looked for at {place.absolute()}, where nothing is: say where they "

@@ -165,6 +165,7 @@ def describe(recipe: Recipe[Any], data: Data, device: torch.device, command: str
             "python": platform.python_version(),
         },
         "device": kind if distributed.world_size() == 1 else f"{distributed.world_size()} x {kind}",
+        "processes": distributed.world_size(),
         **({"threads": torch.get_num_threads()} if device.type == "cpu" else {}),
         "computed_in": str(computed_in).removeprefix("torch."),
         "steps": f"kernel by kernel ({hindrance})" if hindrance else "one CUDA graph each",
@@ -186,7 +187,9 @@ def finished_weights(folder: Path) -> Path:
     """The file that a run writes last."""
     weights = folder / "encoder.safetensors"
     if not weights.exists():
-        command = shlex.join(["varcon", "train", str(folder / "recipe.json"), "--resume"])
+        processes = recorded_facts(folder).get("processes", 1)
+        several = ["torchrun", "--nproc-per-node", str(processes), "-m"] if processes > 1 else []
+        command = shlex.join([*several, "varcon", "train", str(folder / "recipe.json"), "--resume"])
         raise InputError(f"{folder} has not finished training; go on with: {command}")
     return weights
 

@@ -1,7 +1,10 @@
 """Images in a file, against the same folder read into memory."""
 
+import errno
 import multiprocessing
 import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from varcon.core import InputError
 from varcon.data import DataSettings, load, stored
 from varcon.data.folder import load_folder
 from varcon.data.stored import NOT_YET, StoredImages
+from varcon.engine.interrupt import Interrupted
 
 SIZE = 6
 
@@ -39,9 +43,31 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def sums_file(store: Path) -> Path:
-    (file,) = store.glob("*-sums.npy")
+def pixels_file(store: Path) -> Path:
+    (file,) = store.glob("*.pixels")
     return file
+
+
+def index_file(store: Path) -> Path:
+    return pixels_file(store).with_suffix(".index")
+
+
+def decoded(store: Path) -> np.ndarray:
+    """Whether each row of the file is."""
+    return np.load(index_file(store))["sums"][:, 0, 0] != NOT_YET
+
+
+@pytest.fixture
+def watched(monkeypatch) -> list[Path]:
+    """The files that are decoded."""
+    files, write = [], stored.write_squares
+
+    def write_squares(which, *rest):
+        files.extend(which)
+        write(which, *rest)
+
+    monkeypatch.setattr(stored, "write_squares", write_squares)
+    return files
 
 
 @pytest.mark.parametrize("layout", ["train/", ""])  # with test images, and with some held out in their place
@@ -85,78 +111,154 @@ def test_what_is_written_to_a_part_does_not_reach_the_file(root, store):
     assert torch.equal(load_folder(str(root), SIZE, store=str(store)).train.images[:], before)
 
 
-def test_the_file_is_numpys_own(root, store):
+def test_the_file_is_pixels_alone(root, store):
     data = load_folder(str(root), SIZE, store=str(store))
-    (file,) = (path for path in store.glob("*.npy") if not path.name.endswith("-sums.npy"))
+    file = pixels_file(store)
     assert file.name.startswith(f"pets-{SIZE}-")
-    array = np.load(file)
-    assert array.shape == (17, 3, SIZE, SIZE)
-    assert np.array_equal(array[:12], data.train.images[:].numpy())
+    pixels = np.fromfile(file, np.uint8).reshape(17, 3, SIZE, SIZE)
+    assert np.array_equal(pixels[:12], data.train.images[:].numpy())
 
 
-def test_a_second_call_decodes_nothing_and_a_replaced_image_everything(root, store, monkeypatch):
+def test_a_second_call_decodes_nothing_and_later_ones_what_is_new(root, store, watched):
+    first = load_folder(str(root), SIZE, store=str(store)).train.images
+    assert len(watched) == 17
+    watched.clear()
     load_folder(str(root), SIZE, store=str(store))
-    decoded = []
-    write = stored.write_squares
-    monkeypatch.setattr(
-        stored, "write_squares", lambda files, *rest: decoded.extend(files) or write(files, *rest)
-    )
-    load_folder(str(root), SIZE, store=str(store))
-    assert decoded == []
-    file = root / "train/cat/3.png"
-    Image.new("RGB", (SIZE, SIZE), "red").save(file)
-    os.utime(file, ns=(1, 1))  # whatever the clock's resolution
-    again = load_folder(str(root), SIZE, store=str(store)).train
-    assert len(decoded) == 17
-    assert torch.equal(again.images[3:4], load_folder(str(root), SIZE).train.images[3:4])
+    assert watched == []
+    replaced, added, removed = (root / "train/cat" / name for name in ("3.png", "10.png", "0.png"))
+    before = first[:]
+    for file in (replaced, added):
+        Image.new("RGB", (SIZE, SIZE), "red").save(file)
+        os.utime(file, ns=(1, 1))  # whatever the clock's resolution
+    removed.unlink()
+    again = load_folder(str(root), SIZE, store=str(store))
+    assert watched == [added, replaced]  # in the order of their names
+    whole = load_folder(str(root), SIZE)
+    assert torch.equal(again.train.images[:], whole.train.images) and again.mean == whole.mean
+    assert torch.equal(again.test.images[:], whole.test.images)
+    assert torch.equal(first[:], before)  # of a run that goes on meanwhile
+    assert again.train.images.digest() != first.digest()
 
 
-def test_decoding_that_was_stopped_goes_on(root, store, monkeypatch):
-    monkeypatch.setattr(stored, "IMAGES_BETWEEN_SAVES", 4)
+def test_a_folder_by_another_name_is_known_again(root, store, watched):
+    first = load_folder(str(root), SIZE, store=str(store)).train.images
+    again = load_folder(str(root.rename(root.with_name("cats"))), SIZE, store=str(store)).train.images
+    assert len(watched) == 17
+    assert torch.equal(first[:], again[:]) and first.digest() == again.digest()
+
+
+def test_other_folders_have_files_of_their_own(tmp_path, root, store):
+    other = make(tmp_path / "birds", {"train/cat": 3, "train/dog": 9, "test/cat": 2, "test/dog": 3})
+    for folder in (root, other):
+        images = load_folder(str(folder), SIZE, store=str(store)).train.images
+        assert torch.equal(images[:], load_folder(str(folder), SIZE).train.images)
+    assert len(list(store.glob("*.pixels"))) == 2
+
+
+def stopping(monkeypatch, store, at, stop):
+    """Decodes on one thread, until `stop` is called before so many images."""
     write = stored.write_squares
 
     def stopped(files, size, put, progress):
         def at_most(i, pixels):
-            if i == 9:
-                raise KeyboardInterrupt
+            if i == at:
+                stop()
             put(i, pixels)
 
         write(files, size, at_most, progress, 1)
 
     monkeypatch.setattr(stored, "write_squares", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        load_folder(str(root), SIZE, store=str(store))
-    known = np.load(sums_file(store))[:, 0, 0] != NOT_YET
-    assert known[:9].all() and not known[9:16].any()  # the last is another thread's task
 
-    decoded, seen = [], []
-    monkeypatch.setattr(
-        stored, "write_squares", lambda files, *rest: decoded.extend(files) or write(files, *rest)
-    )
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("seconds", [0.0, 30.0])  # between saves
+def test_decoding_that_was_stopped_goes_on(root, store, monkeypatch, watched, seconds):
+    monkeypatch.setattr(stored, "SECONDS_BETWEEN_SAVES", seconds)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stopping(patch, store, 9, interrupt)
+        load_folder(str(root), SIZE, store=str(store))
+    known = decoded(store)
+    assert known[:9].all() and not known[9:16].any()  # the last is another task
+
+    watched.clear()
+    seen = []
     data = load_folder(str(root), SIZE, lambda done, total, what: seen.append((done, total)), str(store))
-    assert len(decoded) == 17 - known.sum() and seen[-1] == (17, 17) and seen[0][0] > 9
+    assert len(watched) == 17 - known.sum() and seen[-1] == (17, 17) and seen[0][0] == known.sum()
     assert torch.equal(data.train.images[:], load_folder(str(root), SIZE).train.images)
     assert data.mean == load_folder(str(root), SIZE).mean
 
 
-def test_a_broken_image_is_named_and_the_others_are_kept(root, store):
-    (root / "train/dog/1.png").write_bytes(b"no image")
-    (root / "test/dog/2.png").write_bytes(b"no image")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_decoding_and_nothing_is_lost(tmp_path, store, monkeypatch, number):
+    root = make(tmp_path / "pets", {"train/cat": 40, "test/cat": 2})
+    stopping(monkeypatch, store, 20, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(Interrupted, match="stopped; the images that are decoded are kept") as stopped:
+        load_folder(str(root), SIZE, store=str(store))
+    assert stopped.value.signal == number
+    assert 20 < decoded(store).sum() <= 42
+
+
+def test_a_broken_image_is_named_and_the_others_are_kept(root, store, watched):
+    broken = [root / "test/dog/2.png", root / "train/dog/1.png"]
+    for file in broken:
+        file.write_bytes(b"no image")
     with pytest.raises(InputError, match=r"dog/1\.png cannot be read .*, and also .*dog/2\.png"):
         load_folder(str(root), SIZE, store=str(store))
-    assert (np.load(sums_file(store))[:, 0, 0] == NOT_YET).sum() == 2
+    assert (~decoded(store)).sum() == 2
+    watched.clear()
+    for file in broken:
+        Image.new("RGB", (SIZE, SIZE), "red").save(file)
+    images = load_folder(str(root), SIZE, store=str(store)).train.images
+    assert sorted(watched) == broken
+    assert torch.equal(images[:], load_folder(str(root), SIZE).train.images)
 
 
-@pytest.mark.parametrize("damage", ["sums cut short", "images cut short", "no images"])
+def test_an_error_of_the_disk_is_no_image_s(tmp_path, store, monkeypatch):
+    root = make(tmp_path / "pets", {"train/cat": 70, "test/cat": 2})
+    write, written = stored.Rows.write, []
+
+    def failing(rows, place, square):
+        written.append(place)
+        if place == 5:
+            raise OSError(errno.EIO, "Input/output error", "the file")
+        write(rows, place, square)
+
+    monkeypatch.setattr(stored.Rows, "write", failing)
+    with pytest.raises(OSError, match="Input/output error: 'the file'"):
+        load_folder(str(root), SIZE, store=str(store))
+    assert len(written) < 72  # the rest is left undone
+    assert decoded(store).any() and not decoded(store)[5]
+
+
+@pytest.mark.parametrize("damage", ["index cut short", "no index", "pixels cut short", "no pixels"])
 def test_a_file_that_is_gone_or_cut_short_is_made_again(root, store, damage):
     expected = load_folder(str(root), SIZE, store=str(store)).train.images[:].clone()
-    sums = sums_file(store)
-    images = sums.with_name(sums.name.replace("-sums", ""))
-    if damage == "no images":
-        images.unlink()
+    file = index_file(store) if "index" in damage else pixels_file(store)
+    if damage.startswith("no"):
+        file.unlink()
     else:
-        file = sums if damage.startswith("sums") else images
         file.write_bytes(file.read_bytes()[:-50])
+    assert torch.equal(load_folder(str(root), SIZE, store=str(store)).train.images[:], expected)
+
+
+def test_without_locks_nobody_s_images_are_lost(root, store, monkeypatch):
+    """Another process has the file half decoded when we begin, and is done before we are."""
+    monkeypatch.setattr(stored, "fcntl", None)
+    expected = load_folder(str(root), SIZE).train.images
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stopping(patch, store, 9, interrupt)
+        load_folder(str(root), SIZE, store=str(store))
+    index_file(store).unlink()  # as long as the other has not saved
+    theirs = stored.Rows(pixels_file(store), (3, SIZE, SIZE))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        stopping(patch, store, 1, interrupt)
+        load_folder(str(root), SIZE, store=str(store))
+    kept = np.empty((9, 3, SIZE, SIZE), dtype=np.uint8)
+    theirs.read_into(kept, list(range(9)))
+    assert np.array_equal(kept, expected[:9].numpy())
     assert torch.equal(load_folder(str(root), SIZE, store=str(store)).train.images[:], expected)
 
 
@@ -170,12 +272,16 @@ def test_room_is_asked_for_first(root, store, monkeypatch):
         load_folder(str(root), SIZE, store=str(store))
 
 
-def test_a_store_that_cannot_be_written(root, tmp_path):
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_store_that_cannot_be_written(root, tmp_path, place):
     (tmp_path / "file").write_text("")
-    with pytest.raises(
-        InputError, match=r"data.store .*file cannot be written .*: set it to a folder of yours"
-    ):
-        load_folder(str(root), SIZE, store=str(tmp_path / "file"))
+    with pytest.raises(InputError, match=r"data.store .* cannot be written .*: set it to a folder of yours"):
+        load_folder(str(root), SIZE, store=str(tmp_path / place))
+
+
+def test_a_store_among_the_images(root):
+    with pytest.raises(InputError, match="lies inside the folder of images"):
+        load_folder(str(root), SIZE, store=str(root / "train/decoded"))
 
 
 def test_other_data_have_no_store():
@@ -192,39 +298,46 @@ def test_several_processes_share_what_one_of_them_decodes(root, store):
     with multiprocessing.get_context("spawn").Pool(3) as pool:
         means = pool.starmap(mean_of_stored, [(str(root), str(store))] * 3)
     assert means == [load_folder(str(root), SIZE).mean] * 3
-    assert len(list(store.glob("*.npy"))) == 2
+    assert len(list(store.glob("*.pixels"))) == 1
 
 
-def test_who_waits_is_told_how_far_the_other_has_come(root, store):
-    load_folder(str(root), SIZE, store=str(store))
-    sums, seen = sums_file(store), []
-    whole = np.load(sums)
-    np.save(sums, np.where(np.arange(17)[:, None, None] < 5, whole, NOT_YET))
+def decode_slowly(root, store):
+    write = stored.Rows.write
 
-    def finish(done, total, what):
-        seen.append((done, total, what))
-        np.save(sums, whole)  # the other is done
-        stored.fcntl.flock(other, stored.fcntl.LOCK_UN)
+    def slow(rows, place, square):
+        time.sleep(0.05)
+        write(rows, place, square)
 
-    with (store / ".varcon-lock").open("ab") as other:
-        stored.fcntl.flock(other, stored.fcntl.LOCK_EX)
-        load_folder(str(root), SIZE, finish, str(store))
-    assert seen == [(5, 17, "another process decodes images")]
+    stored.Rows.write = slow
+    load_folder(root, SIZE, store=store)
+
+
+def test_who_waits_is_told_how_far_the_other_has_come(tmp_path, store):
+    root = make(tmp_path / "pets", {"train/cat": 200, "test/cat": 2})
+    other = multiprocessing.get_context("spawn").Process(target=decode_slowly, args=(str(root), str(store)))
+    other.start()
+    while not list(store.glob("*.pixels")):  # it is at it
+        time.sleep(0.01)
+    seen = []
+    data = load_folder(str(root), SIZE, lambda *facts: seen.append(facts), str(store))
+    other.join()
+    counts = [done for done, total, what in seen]
+    assert {(total, what) for _, total, what in seen} == {(202, "another process decodes images")}
+    assert counts == sorted(counts) and any(0 < count < 202 for count in counts)
+    assert torch.equal(data.train.images[:], load_folder(str(root), SIZE).train.images)
 
 
 def test_a_file_that_is_cut_short_later_is_an_error_and_no_crash(root, store):
     images = load_folder(str(root), SIZE, store=str(store)).train.images
-    sums = sums_file(store)
-    file = sums.with_name(sums.name.replace("-sums", ""))
-    os.truncate(file, 1000)
+    os.truncate(pixels_file(store), 1000)
     with pytest.raises(OSError, match=r"the file ends early: .*pets-6"):
         images[:]
 
 
 def test_many_threads_read_and_write_their_own_rows(tmp_path):
     expected = np.random.default_rng(0).integers(0, 256, (40, 3, 5, 5), dtype=np.uint8)
-    np.save(tmp_path / "rows.npy", np.zeros_like(expected))
-    rows = stored.Rows(tmp_path / "rows.npy", "r+b")
+    np.zeros_like(expected).tofile(tmp_path / "rows")
+    rows = stored.Rows(tmp_path / "rows", (3, 5, 5), "r+b")
 
     def there_and_back(place):
         rows.write(place, expected[place])
@@ -235,4 +348,4 @@ def test_many_threads_read_and_write_their_own_rows(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(there_and_back, range(40)))
     rows.close()
-    assert np.array_equal(np.load(tmp_path / "rows.npy"), expected)
+    assert np.array_equal(np.fromfile(tmp_path / "rows", np.uint8).reshape(expected.shape), expected)

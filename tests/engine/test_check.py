@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from varcon import distributed, run
 from varcon.core import InputError
 from varcon.data import load
 from varcon.engine.check import check
@@ -60,6 +61,15 @@ def test_one_image_has_no_batch_statistics(name, digits):
     with pytest.raises(InputError, match=r"train\.batch_size is 4, .*; raise it to 8 or more"):
         checked(name, digits, processes=4, batch_size=4)
     checked(name, digits, processes=4, batch_size=8)
+
+
+def test_what_needs_no_data_is_found_before_they_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    monkeypatch.setattr(run, "data_of", lambda *_: pytest.fail("the data are read"))
+    recipe = load_recipe(RECIPES / "varcon.toml")
+    with pytest.raises(InputError, match=r"train\.batch_size 17 cannot be shared by 2 processes"):
+        train(replace(recipe, train=replace(recipe.train, batch_size=17, device="cpu")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_refused_run_leaves_no_folder(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from varcon import run
-from varcon.core import Split
+from varcon.core import InputError, Split
 from varcon.data import DataSettings, load
 from varcon.engine import staging
 from varcon.engine.interrupt import Interrupted
@@ -143,3 +143,28 @@ def test_a_stopped_run_goes_on_from_another_store(pictures, tmp_path):
         run.train(a_recipe(pictures, str(tmp_path / "one")), tmp_path / "stored", watch=stop)
     run.train(a_recipe(pictures, str(tmp_path / "two")), tmp_path / "stored", resume=True)
     assert outcome(tmp_path / "stored")[0] == outcome(whole)[0]
+
+
+def test_a_store_is_found_from_everywhere_and_not_needed_any_more(pictures, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    folder = run.train(a_recipe(pictures, "store"), tmp_path / "run")
+
+    def judged(**places):
+        return run.evaluate(folder, device="cpu", only="pixels", **places)["pixels"].scores
+
+    monkeypatch.chdir(tmp_path / "there")
+    expected = judged()
+    assert not list(Path().iterdir())  # as it would be by a relative place
+    assert judged(data_store="another") == expected and list(Path("another").glob("*.pixels"))
+    (tmp_path / "here/store").rename(tmp_path / "gone")
+    assert judged() == expected
+    assert not (tmp_path / "here/store").exists()
+
+
+def test_a_store_in_the_run_s_folder(pictures, tmp_path):
+    for place in ("run", "run/decoded"):
+        with pytest.raises(InputError, match=r"data\.store .* lies in the run's folder .*: set it to an"):
+            run.train(a_recipe(pictures, str(tmp_path / place)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -46,12 +47,12 @@ def write_squares(
     """write(0, the first image's square [3, size, size]), ... from several threads, in any order."""
     dim: list[int] = []
 
-    def write_square(i: int, image: Image.Image) -> None:
+    def square_of(i: int, image: Image.Image) -> np.ndarray:
         if image.mode.startswith("I;16") and np.asarray(image).max(initial=0) < DIM:
             dim.append(i)
-        write(i, square(image, size).transpose(2, 0, 1))
+        return square(image, size).transpose(2, 0, 1)
 
-    with_images(files, write_square, "decoding images", progress, workers)
+    with_images(files, square_of, "decoding images", progress, workers, write)
     if dim:
         warnings.warn(
             f"{listed([str(files[i]) for i in sorted(dim)], FEW_NAMED)}: the upper 8 of 16 bits are read, "
@@ -67,16 +68,22 @@ def with_images(
     what: str,
     progress: OnProgress | None = None,
     workers: int | None = None,
+    put: Callable[[int, Result], None] | None = None,
 ) -> list[Result]:
-    """work(0, the first image), ...; all files that cannot be read are named, to be mended in one go."""
+    """work(0, the first image), ...; all files that cannot be read are named, to be mended in one go. With
+    `put` results are given to it instead, whose errors say nothing against an image."""
     broken: list[tuple[int, InputError]] = []
 
     def one(i: int) -> Result | None:
         try:
-            return with_image(files[i], lambda image: work(i, image))
+            result = with_image(files[i], lambda image: work(i, image))
         except InputError as error:
             broken.append((i, error))
             return None
+        if put is None:
+            return result
+        put(i, result)
+        return None
 
     results = in_order(one, len(files), what, progress, workers)
     if not broken:
@@ -97,13 +104,14 @@ def in_order(
 
     The error that escapes is the first in order, whichever thread fails first.
     """
-    pool = ThreadPoolExecutor(workers)
+    pool, over = ThreadPoolExecutor(workers), Event()
+
+    def chunk_from(start: int) -> list[Result]:
+        return [work(i) for i in range(start, min(start + CHUNK, count)) if not over.is_set()]
+
     with odd_files_allowed():
         try:
-            chunks = [
-                pool.submit(lambda chunk: [work(i) for i in chunk], range(start, min(start + CHUNK, count)))
-                for start in range(0, count, CHUNK)
-            ]
+            chunks = [pool.submit(chunk_from, start) for start in range(0, count, CHUNK)]
             results: list[Result] = []
             for chunk in chunks:
                 results += chunk.result()
@@ -111,7 +119,8 @@ def in_order(
                     progress(len(results), count, what)
             return results
         finally:
-            pool.shutdown(cancel_futures=True)  # after an error or an interrupt, leave the rest undone
+            over.set()  # after an error or an interrupt, leave the rest undone
+            pool.shutdown(cancel_futures=True)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from varcon.core import Data, OnProgress, Split
+from varcon.core import Data, InputError, OnProgress, Split
 from varcon.data.assemble import assemble, given_path, require_memory
 from varcon.data.decoding import decode, short_side, with_images
 from varcon.data.listing import LAYOUT, Found, find_images, with_held_out
@@ -19,6 +19,10 @@ LARGEST_DEFAULT = 224
 def load_folder(path: str, image_size: int = 0, progress: OnProgress | None = None, store: str = "") -> Data:
     """With `store`, a folder, the images are decoded into a file there and stay on the disk."""
     root = given_path(path, f"a folder of images; {LAYOUT}")
+    if store and Path(store).expanduser().resolve().is_relative_to(root.resolve()):
+        raise InputError(
+            f"data.store {store} lies inside the folder of images {root}: set it to another place"
+        )
     found = find_images(root)
     size = image_size or usual_size(found.train_files, progress)
     split = with_held_out(found, root)  # before decoding: a part of decoded images would be a second copy

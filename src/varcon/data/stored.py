@@ -1,8 +1,9 @@
 """Decoded images in a file, for folders that memory has no room for: each is read when it is asked for.
 
-The file is numpy's, uint8 [N, 3, size, size]. Beside it lie the sums of each image's pixels. By them the mean
-and deviation of any part are known without reading it, and also which images are decoded already: decoding
-that was stopped goes on where it was.
+The file has pixels alone, uint8 [3, size, size] an image. Beside it lies an index: which image each row is,
+and the sums of its pixels. By them the mean and deviation of any part are known without reading it, and also
+which images are decoded already: decoding that was stopped goes on where it was. Rows are added and never
+moved, so that of a folder in which a few images were mended only those are decoded.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -27,16 +28,19 @@ from torch import Tensor
 from varcon.core import InputError, OnProgress
 from varcon.data.assemble import Channels, statistics_of_sums
 from varcon.data.decoding import write_squares
-from varcon.files import FORBIDDEN, naming, replacing
+from varcon.engine.interrupt import Interrupted, requests_to_stop, undisturbed
+from varcon.files import FORBIDDEN, replacing
 
 try:
     import fcntl
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
+ROW = np.dtype([("image", np.uint64), ("sums", np.int64, (2, 3))])  # of the index
 NOT_YET = -1  # in the place of an image's sums
-IMAGES_BETWEEN_SAVES = 50_000  # as many may have to be decoded again
+SECONDS_BETWEEN_SAVES = 30.0  # as long a work may have to be done again
 SECONDS_BETWEEN_LOOKS = 0.5  # at what another process has decoded
+LOCK = ".varcon-decoding"  # in the store: held by the process that decodes, with how far it has come
 
 
 class Rows:
@@ -46,10 +50,9 @@ class Rows:
     disk, and ends the process without a word where the disk is full or gone.
     """
 
-    def __init__(self, file: Path, mode: str = "rb") -> None:
-        array = np.load(file, mmap_mode="r", allow_pickle=False)
-        self.shape = tuple(array.shape)
-        self._begin, self._length = int(array.offset), math.prod(self.shape[1:])
+    def __init__(self, file: Path, shape: tuple[int, ...], mode: str = "rb") -> None:
+        self.shape = shape  # of a row
+        self._length = math.prod(shape)
         self._file = io.FileIO(file, mode)
         self.close = weakref.finalize(self, self._file.close)  # at the latest when nobody holds the images
         self._turn = threading.Lock()
@@ -66,13 +69,16 @@ class Rows:
         os.fsync(self._file.fileno())
 
     def _move(self, place: int, content: memoryview, move: Callable[[memoryview], int | None]) -> None:
-        with self._turn:
-            self._file.seek(self._begin + place * self._length)
-            while content:
-                moved = move(content)
-                if not moved:
-                    raise OSError(errno.EIO, "the file ends early", str(self._file.name))
-                content = content[moved:]
+        try:
+            with self._turn:
+                self._file.seek(place * self._length)
+                while content:
+                    moved = move(content)
+                    if not moved:
+                        raise OSError(errno.EIO, "the file ends early")
+                    content = content[moved:]
+        except OSError as error:  # which names no file
+            raise OSError(error.errno, error.strerror, str(self._file.name)) from None
 
 
 class StoredImages:
@@ -80,15 +86,14 @@ class StoredImages:
 
     ndim, dtype, device = 4, torch.uint8, torch.device("cpu")
 
-    def __init__(self, rows: Rows, sums: np.ndarray, name: str, places: Tensor) -> None:
+    def __init__(self, rows: Rows, index: np.ndarray, places: Tensor) -> None:
         self._rows = rows  # of all images, [3, H, W] each
-        self._sums = sums  # int64 [all images, 2, 3]: of each channel's pixels, and of their squares
-        self._name = name  # by which all of them are known again
+        self._index = index  # a ROW of each
         self._places = places  # [N]
 
     @property
     def shape(self) -> torch.Size:
-        return torch.Size((len(self), *self._rows.shape[1:]))
+        return torch.Size((len(self), *self._rows.shape))
 
     def __len__(self) -> int:
         return len(self._places)
@@ -106,16 +111,17 @@ class StoredImages:
         return (self[start : start + size] for start in range(0, len(self), size))
 
     def only(self, which: slice | Tensor) -> StoredImages:
-        return StoredImages(self._rows, self._sums, self._name, self._places[which])
+        return StoredImages(self._rows, self._index, self._places[which])
 
     def mean_and_std(self) -> tuple[Channels, Channels]:
         """Of each channel, of pixels scaled to [0, 1]."""
-        sums = torch.from_numpy(self._sums[self._places.numpy()].sum(0)).double()
+        sums = torch.from_numpy(self._index["sums"][self._places.numpy()].sum(0)).double()
         return statistics_of_sums(sums[0], sums[1], len(self) * math.prod(self.shape[2:]))
 
     def digest(self) -> bytes:
         """By which these images are known again without being read."""
-        return hashlib.sha256(self._name.encode() + self._places.numpy().tobytes()).digest()
+        images = self._index["image"][self._places.numpy()]
+        return hashlib.sha256(f"{self._rows.shape}".encode() + images.tobytes()).digest()
 
 
 def stored_images(
@@ -125,93 +131,139 @@ def stored_images(
 
     Several processes may ask for the same at once: one decodes and the others wait for it.
     """
-    name = f"{root.resolve().name}-{size}-{listing_digest(files, root)}"
+    images = identities(files, root)
     with may_be_written(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    images, sums = folder / f"{name}.npy", folder / f"{name}-sums.npy"
-    if not is_complete(images, sums, len(files), size):
-        with may_be_written(folder), alone(folder, sums, len(files), progress):
-            if not is_complete(images, sums, len(files), size):  # by another process, meanwhile
-                decode_into(images, sums, files, size, progress)
-    return StoredImages(Rows(images), np.load(sums, allow_pickle=False), name, torch.arange(len(files)))
+    pixels = file_with(images, folder, size)
+    if not pixels or not is_decoded(pixels, images, size):
+        with may_be_written(folder), alone(folder, progress) as (locked, report):
+            # What another process decodes meanwhile is added to by nobody, where there are no locks: rows of
+            # the same file could then be two images'.
+            pixels = file_with(images, folder, size)  # by another process, meanwhile
+            if not pixels or not (locked or is_decoded(pixels, images, size)):
+                name = hashlib.blake2b(images.tobytes(), digest_size=8).hexdigest()
+                pixels = folder / f"{root.resolve().name}-{size}-{name}.pixels"
+            decode_into(pixels, files, images, size, report)
+    index = index_of(pixels, size)
+    return StoredImages(
+        Rows(pixels, (3, size, size)), index, torch.from_numpy(places_of(images, index["image"]))
+    )
 
 
-def listing_digest(files: Sequence[Path], root: Path) -> str:
-    """Of each file's place, size and time: an image that is replaced is decoded again."""
-    digest = hashlib.blake2b(digest_size=8)
+def identities(files: Sequence[Path], root: Path) -> np.ndarray:
+    """Of each file's place, size and time: an image that is replaced is another one."""
+    found = []
     for file in files:
         facts = file.stat()
-        digest.update(os.fsencode(file.relative_to(root)))
-        digest.update(f"\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
+        told = os.fsencode(file.relative_to(root)) + f"\0{facts.st_size}\0{facts.st_mtime_ns}".encode()
+        found.append(int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little"))
+    return np.array(found, dtype=np.uint64)
+
+
+def file_with(images: np.ndarray, folder: Path, size: int) -> Path | None:
+    """The file that has most of these images, and at least half: what it has of a folder is known again when
+    some images of that were mended, added or removed, or when it has another name."""
+    found = {
+        path: int((places_of(images, index_of(path, size)["image"]) >= 0).sum())
+        for path in sorted(folder.glob(f"*-{size}-*.pixels"))
+    }
+    best = max(found, key=lambda path: found[path], default=None)
+    return best if best and 2 * found[best] >= len(images) else None
+
+
+def index_of(pixels: Path, size: int) -> np.ndarray:
+    """A ROW of each image in the file. One whose pixels are lost is not decoded any more."""
+    try:
+        index: np.ndarray = np.load(pixels.with_suffix(".index"), allow_pickle=False)
+        rows = pixels.stat().st_size // (3 * size * size)
+    except (OSError, ValueError, EOFError):  # absent, or cut short
+        return np.empty(0, ROW)
+    if index.dtype != ROW or index.ndim != 1:
+        return np.empty(0, ROW)
+    index["sums"][rows:] = NOT_YET
+    return index
+
+
+def places_of(images: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Where each of them is among the known ones, or -1."""
+    order = np.argsort(known, kind="stable")
+    places = np.append(order, -1)[np.searchsorted(known, images, sorter=order)]
+    return np.where(np.append(known, np.uint64(0))[places] == images, places, -1)
+
+
+def is_decoded(pixels: Path, images: np.ndarray, size: int) -> bool:
+    index = index_of(pixels, size)
+    places = places_of(images, index["image"])
+    return bool((places >= 0).all() and (index["sums"][places, 0, 0] != NOT_YET).all())
 
 
 def decode_into(
-    images: Path, sums: Path, files: Sequence[Path], size: int, progress: OnProgress | None
+    pixels: Path,
+    files: Sequence[Path],
+    images: np.ndarray,
+    size: int,
+    report: Callable[[int, int, str], None],
 ) -> None:
-    found = sums_so_far(sums, len(files))
-    if found is None or not has_all_rows(images, len(files), size):
-        require_room(images.parent, len(files), size)
-        found = np.full((len(files), 2, 3), NOT_YET, dtype=np.int64)
-        np.lib.format.open_memmap(images, "w+", np.uint8, (len(files), 3, size, size))  # empty, and as long
-    left = np.flatnonzero(found[:, 0, 0] == NOT_YET).tolist()
-    done = len(files) - len(left)
-    finished = np.full_like(found, NOT_YET)  # in memory, until their pixels are known to be on the disk
-    with naming(images), closing(Rows(images, "r+b")) as rows:
+    index = index_of(pixels, size)
+    places = places_of(images, index["image"])
+    new = np.zeros(int((places < 0).sum()), ROW)
+    new["image"], new["sums"] = images[places < 0], NOT_YET
+    places[places < 0] = len(index) + np.arange(len(new))
+    index = np.concatenate([index, new])
+    left = np.flatnonzero(index["sums"][places, 0, 0] == NOT_YET).tolist()
+    if not left:
+        return
+    require_room(pixels.parent, len(left), size)
+    make_long(pixels, len(index) * 3 * size * size)
+    rows = Rows(pixels, (3, size, size), "r+b")
+    finished: list[tuple[int, np.ndarray]] = []  # until their pixels are known to be on the disk
 
-        def write(i: int, pixels: np.ndarray) -> None:
-            rows.write(left[i], pixels)
-            finished[left[i]] = sums_of(pixels)
+    def write(i: int, square: np.ndarray) -> None:
+        place = int(places[left[i]])
+        rows.write(place, square)
+        finished.append((place, sums_of(square)))
 
-        def save() -> None:
-            known = finished.copy()  # before the pixels go to the disk: others are added meanwhile
-            rows.flush()
-            np.copyto(found, known, where=known != NOT_YET)
-            with replacing(sums) as temporary, temporary.open("wb") as target:
-                np.save(target, found)
+    def save() -> None:
+        known = finished[:]  # before the pixels go to the disk: threads add others meanwhile
+        rows.flush()
+        for place, sums in known:
+            index["sums"][place] = sums
+        del finished[: len(known)]
+        with replacing(pixels.with_suffix(".index")) as temporary, temporary.open("wb") as target:
+            np.save(target, index)
 
-        saved = 0
+    saved = time.monotonic()
 
-        def watch(count: int, total: int, what: str) -> None:
-            nonlocal saved
-            if progress:
-                progress(done + count, len(files), what)
-            if count - saved >= IMAGES_BETWEEN_SAVES:
-                save()
-                saved = count
+    def watch(count: int, total: int, what: str) -> None:
+        nonlocal saved
+        report(len(files) - len(left) + count, len(files), what)
+        if request.number:
+            raise Interrupted("stopped; the images that are decoded are kept", request.number)
+        if time.monotonic() - saved > SECONDS_BETWEEN_SAVES:
+            save()
+            saved = time.monotonic()
 
+    report(len(files) - len(left), len(files), "decoding images")
+    with requests_to_stop() as request:
         try:
             write_squares([files[i] for i in left], size, write, watch)
         finally:
-            save()
+            with undisturbed():
+                save()
+                rows.close()
+
+
+def make_long(file: Path, length: int) -> None:
+    """Never shorter, and never empty first: where there are no locks another process may be writing there."""
+    with file.open("ab") as target:
+        if target.seek(0, os.SEEK_END) < length:
+            target.truncate(length)
 
 
 def sums_of(pixels: np.ndarray) -> np.ndarray:
     """[2, 3]: of the pixels of a channel, and of their squares, from [3, H, W]."""
     channels = pixels.reshape(3, -1).astype(np.int64)
     return np.stack([channels.sum(1), np.square(channels).sum(1)])
-
-
-def sums_so_far(sums: Path, count: int) -> np.ndarray | None:
-    try:
-        found: np.ndarray = np.load(sums, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # absent, or cut short
-        return None
-    return found if found.shape == (count, 2, 3) else None
-
-
-def is_complete(images: Path, sums: Path, count: int, size: int) -> bool:
-    found = sums_so_far(sums, count)
-    decoded = found is not None and bool((found[:, 0, 0] != NOT_YET).all())
-    return decoded and has_all_rows(images, count, size)
-
-
-def has_all_rows(images: Path, count: int, size: int) -> bool:
-    try:
-        rows = np.load(images, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # absent, or cut short
-        return False
-    return bool(rows.shape == (count, 3, size, size))
 
 
 def require_room(folder: Path, count: int, size: int) -> None:
@@ -229,7 +281,8 @@ def may_be_written(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in FORBIDDEN and not isinstance(error, FileExistsError | NotADirectoryError):
+        nowhere = isinstance(error, FileExistsError | FileNotFoundError | NotADirectoryError)
+        if error.errno not in FORBIDDEN and not nowhere:
             raise
         raise InputError(
             f"data.store {folder} cannot be written ({error.strerror}): set it to a folder of yours"
@@ -237,19 +290,36 @@ def may_be_written(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def alone(folder: Path, sums: Path, count: int, progress: OnProgress | None) -> Iterator[None]:
-    """One process at a time; the others see how far it has come. Where there are no locks, nobody waits."""
-    with (folder / ".varcon-lock").open("ab") as file:
-        while fcntl:
+def alone(
+    folder: Path, progress: OnProgress | None
+) -> Iterator[tuple[bool, Callable[[int, int, str], None]]]:
+    """One process at a time; the others see how far it has come. Where there are no locks, nobody waits, and
+    the first that is told is False."""
+    (folder / LOCK).touch()
+    with (folder / LOCK).open("r+") as file:
+        locked, told = False, 0.0
+        while fcntl and not locked:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                locked = True
             except BlockingIOError:
-                found = sums_so_far(sums, count)
-                done = 0 if found is None else int((found[:, 0, 0] != NOT_YET).sum())
-                if progress:
-                    progress(done, count, "another process decodes images")
+                file.seek(0)
+                done, _, total = file.read().partition(" of ")
+                if progress and done.isdigit() and total.isdigit():
+                    progress(int(done), int(total), "another process decodes images")
                 time.sleep(SECONDS_BETWEEN_LOOKS)
             except OSError:  # no locks here
                 break
-        yield
+
+        def report(done: int, total: int, what: str) -> None:
+            nonlocal told
+            if progress:
+                progress(done, total, what)
+            if locked and time.monotonic() - told > SECONDS_BETWEEN_LOOKS:
+                told = time.monotonic()
+                file.seek(0)
+                file.write(f"{done} of {total}")
+                file.truncate()
+                file.flush()
+
+        yield locked, report

@@ -14,6 +14,16 @@ from varcon.layers import check_queues
 from varcon.recipe import Recipe
 
 
+def check_before_data(recipe: Recipe[Any], processes: int) -> None:
+    """What needs no data to be known: reading them may take hours."""
+    batch_size = recipe.train.batch_size
+    if batch_size % processes:
+        raise InputError(
+            f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
+        )
+    check_tracker(recipe)
+
+
 @torch.no_grad()
 def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> None:
     """The method can be trained on the data as the recipe says, by so many processes."""
@@ -22,16 +32,12 @@ def check(method: Method, recipe: Recipe[Any], data: Data, processes: int) -> No
         raise InputError(
             f"train.batch_size is {batch_size} but there are only {len(data.train)} training images; lower it"
         )
-    if batch_size % processes:
-        raise InputError(
-            f"train.batch_size {batch_size} cannot be shared by {processes} processes; make it a multiple"
-        )
+    check_before_data(recipe, processes)
     if method.uses_labels and len(data.classes) < 2:
         raise InputError(
             f"method {recipe.method_name} tells classes apart and the data have one alone; "
             "give it two or more"
         )
-    check_tracker(recipe)
     check_queues(method, batch_size)
     check_views(method, recipe)
     normalises = any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in method.modules())

@@ -88,9 +88,11 @@ class TrainingState:
             check_recipe(state["recipe"], self.recipe, self.path.parent)
             for name, before in state["conditions"].items():
                 if before != self.conditions[name]:
+                    with_them = " (torchrun --nproc-per-node)" if name == "processes" else ""
                     raise InputError(
                         f"{self.path.parent} was begun with {name} = {before} and cannot go on with "
-                        f"{self.conditions[name]}; restore that, or start another run with --out FOLDER"
+                        f"{self.conditions[name]}; restore that{with_them}, or start another run with "
+                        "--out FOLDER"
                     )
             self.method.load_state_dict(state["method"])
             self.optimizer.load_state_dict(state["optimizer"])
