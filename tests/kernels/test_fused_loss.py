@@ -260,6 +260,15 @@ def test_compiles_to_the_same_loss(options, generator, fresh_compiler):
         assert_close(got, expected, 1e-5, options)
 
 
+def test_a_second_derivative_is_refused(generator):
+    embeddings, labels = draw(12, 16, 4, generator)
+    by_embeddings = torch.autograd.grad(
+        VarConLoss(4).to(DEVICE)(embeddings, labels), embeddings, create_graph=True
+    )[0]
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        by_embeddings.square().sum().backward()
+
+
 def test_fixed_epsilon_has_no_gradient(generator):
     embeddings, labels = draw(10, 6, 3, generator)
     loss_fn = VarConLoss(3, learn_epsilon=False).to(DEVICE)

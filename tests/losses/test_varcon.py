@@ -86,6 +86,25 @@ def test_in_float32_epsilon_keeps_its_digits(options, generator):
         assert (ours.double() - theirs).norm() < tolerance * theirs.norm()
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"references": "leave-one-out"}, {"references": "ema", "classes": "all"}]
+)
+def test_a_second_derivative_is_refused(options, generator):
+    """It would be that of the normalisation alone."""
+    embeddings, labels = draw(32, 8, 4, generator)
+    loss_fn = VarConLoss(4, **options).double().eval()
+    by_embeddings = torch.autograd.grad(loss_fn(embeddings, labels), embeddings, create_graph=True)[0]
+    assert torch.equal(by_embeddings, torch.autograd.grad(loss_fn(embeddings, labels), embeddings)[0])
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        by_embeddings.square().sum().backward()
+
+
+def test_by_learned_references_there_is_a_second_derivative(generator):
+    embeddings, labels = draw(6, 4, 3, generator)
+    loss_fn = VarConLoss(3, references="learned", dimensions=4).double()
+    assert torch.autograd.gradgradcheck(lambda z: loss_fn(z, labels), embeddings)
+
+
 @pytest.mark.parametrize("options", [{}, {"references": "learned", "dimensions": 5}])
 def test_one_present_class_costs_nothing(options, generator):
     embeddings, _ = draw(9, 5, 4, generator)

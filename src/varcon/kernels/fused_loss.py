@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from varcon.kernels import loss_kernels, on_device_of
+from varcon.losses.derivatives import once_alone
 
 SUMMED_ROWS = 16  # samples a program adds to their classes
 ROOMY = {(8, 0), (9, 0), (10, 0), (10, 3)}  # GPUs with 163 KiB of shared memory or more; others have 99
@@ -179,7 +179,7 @@ class _FusedLoss(torch.autograd.Function):
         return loss, terms
 
     @staticmethod
-    @once_differentiable
+    @once_alone
     def backward(ctx: Any, by_loss: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad
         if by_loss is None:

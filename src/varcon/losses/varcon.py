@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from varcon.kernels.class_attention import attend_other_classes
+from varcon.losses.derivatives import once_alone
 
 
 class Terms(NamedTuple):
@@ -152,7 +152,7 @@ class _VarConLoss(torch.autograd.Function):
         return (loss, *terms)
 
     @staticmethod
-    @once_differentiable
+    @once_alone
     def backward(ctx: Any, by_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         by_z, by_epsilon = ctx.saved_tensors
         return by_loss[:, None] * by_z, (by_loss * by_epsilon).sum(), None, None, None, None, None
