@@ -312,6 +312,14 @@ def test_what_another_evaluation_is_meant_for(trained, here, capsys):
     refused(capsys, here, ["evaluate", str(trained), "--target", "x=photos"], "is for transfer and finetune")
 
 
+def test_what_was_judged_before_an_error_is_shown(trained, tmp_path, capsys):
+    run = shutil.copytree(trained, tmp_path / "run")
+    assert main(["evaluate", str(run), "--only", "rank,outliers", "--outliers.k", "2000"]) == 2
+    printed = capsys.readouterr()
+    assert "effective_rank" in printed.out
+    assert "varcon: outliers.k is 2000 but there are only 1297 training images" in printed.err
+
+
 def test_folders_that_are_no_runs(here, capsys):
     refused(capsys, here, ["evaluate", "nowhere"], "nowhere is not a run")
     refused(capsys, here, ["report", "nowhere"], "nowhere")

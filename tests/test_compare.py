@@ -520,7 +520,7 @@ def test_a_method_without_a_recipe_has_the_views_of_the_given_one(views, expecte
 def test_a_method_without_a_recipe_beside_is_named(copied, reported, capsys):
     """For its defaults may be other views than its own recipe has elsewhere."""
     recipe, out = copied
-    for methods, said in (("varcon,ce", False), ("ce,supcon", True)):
+    for methods, said in (("varcon,ce", False), ("ce,supcon", True), ("ce", True)):  # also of earlier calls
         assert main(["compare", str(recipe), "--methods", methods, "--seeds", "0", "--out", str(out)]) == 0
         told = "lies no recipe of supcon: method settings are the defaults, and views"
         assert (told in capsys.readouterr().out) == said

@@ -162,6 +162,11 @@ def test_files_that_hold_no_recipe(tmp_path):
     write(tmp_path, "")
     with pytest.raises(InputError, match=r"there is no recipe .*mime\.toml; did you mean '.*mine\.toml'"):
         load_recipe(tmp_path / "mime.toml")
+    (tmp_path / "pyproject.toml").write_text("")  # a file of other settings
+    with pytest.raises(InputError, match=r"there is no recipe .*pyprojekt\.toml$"):
+        load_recipe(tmp_path / "pyprojekt.toml")
+    with pytest.raises(InputError, match=r"there is no recipe .*nope\.toml$"):
+        load_recipe(tmp_path / "nope.toml")
     (tmp_path / "other.json").write_text("[1, 2]")
     with pytest.raises(InputError, match="holds no recipe"):
         load_recipe(tmp_path / "other.json")

@@ -36,12 +36,12 @@ def test_a_folder_of_classes_becomes_a_recipe(tmp_path):
     recipe, reasons = (found := suggest(root, "cpu")).recipe, found.reasons
     assert (recipe.data.name, recipe.data.path, recipe.data.image_size) == ("folder", str(root), 12)
     assert recipe.encoder.name == "small" and recipe.train.precision == "auto"
-    assert recipe.train.balanced and recipe.evaluate.knn.k == 8
+    assert recipe.train.balanced and recipe.evaluate.knn.k == 6
     assert recipe.train.batch_size == 16 and recipe.train.epochs == 120
     text = " ".join(reasons)
     assert "50 images of 3 classes, 11 of them held out to judge by" in text
     assert "from 2 to 40 images: each is drawn equally often" in text
-    assert "Half of the classes have 8 images or fewer: the nearest 8 vote" in text
+    assert "Half of the classes have 6 training images or fewer: the nearest 6 vote" in text
     assert "Fewer than 5 images: newt." in text
     data = load(recipe.data)
     assert (len(data.train), len(data.test)) == (39, 11)

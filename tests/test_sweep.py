@@ -161,6 +161,7 @@ def test_a_run_without_its_metrics_is_listed_and_the_rest_is_there(tmp_path, cap
         ),
         (["--set", "methods.temperature=1"], "there is no setting 'methods.temperature'"),
         (["--set", "train.epochs=two"], "train.epochs"),
+        (["--set", "method.name=varcon,ce"], "several side by side: varcon compare"),
         (
             ["--set", "train.batch_size=16,4800"],
             "batch_size 4800: train.batch_size is 4800 but there are only 48",

@@ -142,18 +142,30 @@ def evaluate(arguments: list[str], console: Console) -> None:
     chosen = parse(Evaluate, "evaluate", arguments, default=default, config=(tyro.conf.AvoidSubcommands,))
     only = chosen_evaluations(chosen.only, of_vectors=recipe.encoder.name in FOR_VECTORS)
     further = chosen.further.to_targets(given_targets(chosen.target, only))
+    found: dict[str, Findings] = {}
     with Bar(console, "judging") as bar:
-        found = run.evaluate(
-            chosen.run,
-            chosen.settings,
-            chosen.data_path,
-            chosen.device,
-            bar.progress,
-            lambda name, _: bar.note(f"judged by {name}"),
-            only,
-            further,
-            chosen.data_store,
-        )
+
+        def note(name: str, findings: Findings) -> None:
+            found[name] = findings
+            bar.note(f"judged by {name}")
+
+        try:
+            run.evaluate(
+                chosen.run,
+                chosen.settings,
+                chosen.data_path,
+                chosen.device,
+                bar.progress,
+                note,
+                only,
+                further,
+                chosen.data_store,
+            )
+            failed = None
+        except (InputError, RunError) as error:
+            if not found:
+                raise
+            failed = error  # of one evaluation; what the others found is shown all the same
     together: set[str] = set()  # what one table shows
     if set(STANDARD) <= {*only, "classifier"}:
         console.print(score_table([found]))
@@ -166,6 +178,8 @@ def evaluate(arguments: list[str], console: Console) -> None:
             show(hardest_table(found[name], classes), console)
     for doubt in doubts(found):
         console.print(doubt, soft_wrap=True)
+    if failed:
+        raise failed
     say_next("report", chosen.run, console)
 
 

@@ -24,6 +24,7 @@ from varcon.encoders import FOR_VECTORS
 from varcon.engine.interrupt import Interrupted
 from varcon.evaluations import FurtherSettings, chosen_evaluations
 from varcon.evaluations.transfer import Target, given_target, given_targets
+from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe
 from varcon.reproduce import Setup
 from varcon.runs import Planned, Result
@@ -63,7 +64,10 @@ def compare(arguments: list[str], console: Console) -> None:
         note = EQUAL_TERMS.format(
             chosen.recipe.name, base.augment.policy, base.train.learning_rate, base.train.weight_decay
         )
-        if unset := comparison.by_default(chosen.recipe, methods):
+        # The table has the runs of earlier calls too.
+        earlier = {path.name.rpartition("-seed")[0] for path in out.glob("*-seed*")}
+        shown = [name for name in METHODS if name in {*methods, *earlier}]
+        if unset := comparison.by_default(chosen.recipe, shown):
             alone = f"Beside {chosen.recipe} lies no recipe of {', '.join(unset)}: method settings are the "
             alone += "defaults, and views this recipe's, or as many as a method needs."
             note = f"{note} {alone}"
@@ -131,6 +135,11 @@ def sweep(arguments: list[str], console: Console) -> None:
     with going_on_with(command):
         with Bar(console, "planning") as bar:
             grid = grids.parse_grid(list(chosen.set))
+            if "method.name" in grid:
+                raise InputError(
+                    "sweep changes settings of one method; several side by side: "
+                    f"varcon compare {chosen.recipe} --methods {','.join(map(str, grid['method.name']))}"
+                )
             planned = judges.of(grids.plan(base, grid, read_seeds(chosen.seeds), out, bar.progress))
         order = {(one.label, one.seed): place for place, one in enumerate(planned)}
 

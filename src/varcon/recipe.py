@@ -91,6 +91,8 @@ class Recipe(Generic[MethodSettings]):
 
     def with_data_path(self, path: str | Path | None, store: str | Path | None = None) -> Self:
         """The same for data that lie elsewhere, or are decoded elsewhere, where a path is given."""
+        if not path and not store:
+            return self
         data = replace(self.data, path=str(path or self.data.path), store=str(store or self.data.store))
         return replace(self, data=data)
 
@@ -212,4 +214,10 @@ def _table(values: Any, title: str) -> dict[str, Any]:
 
 
 def _recipes_near(path: Path) -> list[str]:
-    return [str(found) for found in (*path.parent.glob("*.toml"), *Path("recipes").glob("*/*.toml"))]
+    """Of a name like its own: folder and ending would make any two alike."""
+    found = (*path.parent.glob("*.toml"), *Path("recipes").glob("*/*.toml"))
+    return [
+        str(one)
+        for one in found
+        if did_you_mean(path.stem, [one.stem]) and one.name != "pyproject.toml"  # of other settings
+    ]

@@ -101,12 +101,13 @@ def suggest(
         reasons.append(
             f"Classes have from {fewest:,} to {most:,} images: each is drawn equally often (train.balanced)."
         )
-    half = median_low(counts.values())
+    half = median_low(Counter(left).values())  # held-out images do not vote
     if half < MOST_NEIGHBOURS:
         reasons.append(
-            f"Half of the classes have {half} images or fewer: the nearest {half} vote (evaluate.knn.k)."
+            f"Half of the classes have {half} training images or fewer: the nearest {half} vote "
+            "(evaluate.knn.k)."
             if half > 1
-            else "Half of the classes have one image alone: the nearest one votes (evaluate.knn.k)."
+            else "Half of the classes have one training image alone: the nearest one votes (evaluate.knn.k)."
         )
     small = [found.classes[label] for label, count in sorted(counts.items()) if count < FEW]
     if small:

@@ -69,6 +69,20 @@ def test_pictures_of_every_kind_are_read_as_training_reads_them(zoo):
     assert first.argmax() == 2  # blue, the first frame
 
 
+def test_dim_pictures_of_16_bits_are_warned_of(tmp_path):
+    values = np.arange(64, dtype=np.uint16).reshape(8, 8)
+    dim, full = tmp_path / "dim.png", tmp_path / "full.png"
+    Image.fromarray(values * 16).save(dim)  # of 10 bits
+    Image.fromarray(values * 1024).save(full)
+    with pytest.warns(UserWarning, match=r"dim\.png.*: the upper 8 of 16 bits are read") as caught:
+        block = read_block([dim, full], 8)
+        with Image.open(dim) as image:
+            pixels = to_pixels([dim, full, image], 8)
+    assert len(caught) == 2 and "full" not in str(caught[0].message) + str(caught[1].message)
+    assert "an image of mode I;16" in str(caught[1].message)
+    assert torch.equal(pixels[:2], block.pixels) and torch.equal(pixels[2], pixels[0])
+
+
 def test_a_broken_file_stops_nothing(zoo):
     (zoo / "broken.jpg").write_bytes(b"no image")
     (zoo / "cut.png").write_bytes((zoo / "plain.png").read_bytes()[:90])

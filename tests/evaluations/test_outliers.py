@@ -182,3 +182,11 @@ def test_what_cannot_be(digits):
     with pytest.raises(InputError, match="one class only"):
         labels = torch.zeros_like(digits.train.labels)
         Outliers()(pixels, replace(digits, train=Split(digits.train.images, labels), classes=["digit"]))
+
+
+def test_one_image_a_class(digits):
+    one_each = torch.stack([(digits.train.labels == label).nonzero()[0, 0] for label in range(10)])
+    alone = Split(digits.train.images[one_each], digits.train.labels[one_each])
+    few = replace(digits, train=alone)
+    with pytest.raises(InputError, match="each class has one alone; leave this evaluation out"):
+        Outliers(images=50)(raw_pixels(few, CPU), few)

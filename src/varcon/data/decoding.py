@@ -48,18 +48,12 @@ def write_squares(
     dim: list[int] = []
 
     def square_of(i: int, image: Image.Image) -> np.ndarray:
-        if image.mode.startswith("I;16") and np.asarray(image).max(initial=0) < DIM:
+        if is_dim(image):
             dim.append(i)
         return square(image, size).transpose(2, 0, 1)
 
     with_images(files, square_of, "decoding images", progress, workers, write)
-    if dim:
-        warnings.warn(
-            f"{listed([str(files[i]) for i in sorted(dim)], FEW_NAMED)}: the upper 8 of 16 bits are read, "
-            f"and none of their values reaches {DIM}, so that few tones are left; scale them to 0..65535 if "
-            "that is not their range",
-            stacklevel=2,
-        )
+    warn_of_dim([str(files[i]) for i in sorted(dim)])
 
 
 def with_images(
@@ -142,6 +136,19 @@ def with_image(file: Path, work: Callable[[Image.Image], Result]) -> Result:
     except Exception as error:  # Pillow's readers raise a dozen kinds of errors on damaged files
         reason = str(error).rstrip(".") or type(error).__name__
         raise InputError(f"{file} cannot be read ({reason}): repair, shrink or remove it") from error
+
+
+def is_dim(image: Image.Image) -> bool:
+    return image.mode.startswith("I;16") and bool(np.asarray(image).max(initial=0) < DIM)
+
+
+def warn_of_dim(names: list[str]) -> None:
+    if names:
+        warnings.warn(
+            f"{listed(names, FEW_NAMED)}: the upper 8 of 16 bits are read, and none of their values reaches "
+            f"{DIM}, so that few tones are left; scale them to 0..65535 if that is not their range",
+            stacklevel=3,
+        )
 
 
 def short_side(image: Image.Image) -> int:

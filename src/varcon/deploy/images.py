@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from varcon.core import InputError
-from varcon.data.decoding import in_order, square, with_image
+from varcon.data.decoding import in_order, is_dim, square, warn_of_dim, with_image
 from varcon.data.listing import SUFFIXES, images_below, is_image
 
 AnImage: TypeAlias = str | os.PathLike[str] | np.ndarray | Tensor | Image.Image
@@ -66,13 +66,16 @@ def read_blocks(files: Sequence[Path], size: int, at_once: int = FILES_AT_ONCE) 
 
 
 def read_block(files: Sequence[Path], size: int) -> Block:
+    dim: list[str] = []
+
     def decode(position: int) -> np.ndarray | str:
         try:
-            return with_image(files[position], lambda image: square(image, size))
+            return square_of(files[position], size, dim)
         except InputError as error:
             return str(error)
 
     results = list(zip(files, in_order(decode, len(files), ""), strict=True))
+    warn_of_dim(sorted(dim))
     good = [(file, result) for file, result in results if not isinstance(result, str)]
     broken = {file: result for file, result in results if isinstance(result, str)}
     return Block([file for file, _ in good], stacked([pixels for _, pixels in good], size), broken)
@@ -90,16 +93,30 @@ def pixel_blocks(images: Images, size: int) -> Iterator[Tensor]:
 
 
 def block_pixels(images: list[Any], size: int) -> Tensor:
-    return torch.cat(in_order(lambda place: to_pixels(images[place], size), len(images), ""))
+    dim: list[str] = []
+    pixels = torch.cat(in_order(lambda place: to_pixels(images[place], size, dim), len(images), ""))
+    warn_of_dim(sorted(dim))
+    return pixels
 
 
-def to_pixels(one: Any, size: int) -> Tensor:
-    """One image, or an array of several."""
+def to_pixels(one: Any, size: int, dim: list[str]) -> Tensor:
+    """One image, or an array of several; what is dim is noted."""
+    if isinstance(one, Image.Image) and is_dim(one):
+        dim.append(f"an image of mode {one.mode}")
     if not isinstance(one, str | os.PathLike):
         return resized([one] if isinstance(one, Image.Image) else as_stack(one), size)
     if not Path(one).is_file():
         raise InputError(f"there is no file {one}")
-    return stacked([with_image(Path(one), lambda image: square(image, size))], size)
+    return stacked([square_of(Path(one), size, dim)], size)
+
+
+def square_of(file: Path, size: int, dim: list[str]) -> np.ndarray:
+    def work(image: Image.Image) -> np.ndarray:
+        if is_dim(image):
+            dim.append(str(file))
+        return square(image, size)
+
+    return with_image(file, work)
 
 
 KINDS = (

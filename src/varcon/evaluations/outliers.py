@@ -174,7 +174,13 @@ def shared_covariance(
     means = torch.zeros(classes, width, dtype=torch.float64, device=features.device)
     for block in row_blocks(len(features), width):
         means.index_add_(0, labels[block], features[block].double())
-    means /= torch.bincount(labels, minlength=classes)[:, None]
+    counts = torch.bincount(labels, minlength=classes)
+    if counts.max() < 2:
+        raise InputError(
+            "outliers are found by how the images of a class differ, and each class has one alone; leave "
+            "this evaluation out, or give more training images"
+        )
+    means /= counts[:, None]
     covariance = means.new_zeros(width, width)
     for block in row_blocks(len(features), width):
         centred = features[block].double() - means[labels[block]]
