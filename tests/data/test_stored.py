@@ -244,6 +244,16 @@ def test_a_file_that_is_gone_or_cut_short_is_made_again(root, store, damage):
     assert torch.equal(load_folder(str(root), SIZE, store=str(store)).train.images[:], expected)
 
 
+def test_who_reads_a_file_keeps_it_when_its_index_is_lost(root, store):
+    load_folder(str(root), SIZE, store=str(store))
+    (root / "train/cat/00.png").write_bytes((root / "train/dog/0.png").read_bytes())
+    images = load_folder(str(root), SIZE, store=str(store)).train.images  # a row was added, not in order
+    before = images[:]
+    index_file(store).unlink()
+    again = load_folder(str(root), SIZE, store=str(store)).train.images
+    assert torch.equal(images[:], before) and torch.equal(again[:], before)
+
+
 def test_without_locks_nobody_s_images_are_lost(root, store, monkeypatch):
     """Another process has the file half decoded when we begin, and is done before we are."""
     monkeypatch.setattr(stored, "fcntl", None)

@@ -143,6 +143,8 @@ def stored_images(
             if not pixels or not (locked or is_decoded(pixels, images, size)):
                 name = hashlib.blake2b(images.tobytes(), digest_size=8).hexdigest()
                 pixels = folder / f"{root.resolve().name}-{size}-{name}.pixels"
+            if locked and not len(index_of(pixels, size)):
+                pixels.unlink(missing_ok=True)  # it has rows of who knows what; whoever reads it keeps it
             decode_into(pixels, files, images, size, report)
     index = index_of(pixels, size)
     return StoredImages(
