@@ -143,8 +143,7 @@ def stored_images(
             if not pixels or not (locked or is_decoded(pixels, images, size)):
                 name = hashlib.blake2b(images.tobytes(), digest_size=8).hexdigest()
                 pixels = folder / f"{root.resolve().name}-{size}-{name}.pixels"
-            if locked and not len(index_of(pixels, size)):
-                pixels.unlink(missing_ok=True)  # it has rows of who knows what; whoever reads it keeps it
+            # Made under this name it has its first rows in this order, also where its index was lost.
             decode_into(pixels, files, images, size, report)
     index = index_of(pixels, size)
     return StoredImages(
