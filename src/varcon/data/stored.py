@@ -137,13 +137,12 @@ def stored_images(
     pixels = file_with(images, folder, size)
     if not pixels or not is_decoded(pixels, images, size):
         with may_be_written(folder), alone(folder, progress) as (locked, report):
-            # What another process decodes meanwhile is added to by nobody, where there are no locks: rows of
-            # the same file could then be two images'.
             pixels = file_with(images, folder, size)  # by another process, meanwhile
             if not pixels or not (locked or is_decoded(pixels, images, size)):
+                # Its own: rows that are added where there are no locks could be two images'. By this name
+                # the first rows are in this order, also where their index was lost.
                 name = hashlib.blake2b(images.tobytes(), digest_size=8).hexdigest()
                 pixels = folder / f"{root.resolve().name}-{size}-{name}.pixels"
-            # Made under this name it has its first rows in this order, also where its index was lost.
             decode_into(pixels, files, images, size, report)
     index = index_of(pixels, size)
     return StoredImages(
