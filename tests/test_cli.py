@@ -18,6 +18,7 @@ from PIL import Image
 
 from varcon import cli
 from varcon.cli import VERBS, main
+from varcon.core import Findings, RunError
 from varcon.files import write_text
 
 REPOSITORY = Path(__file__).parents[1]
@@ -312,12 +313,24 @@ def test_what_another_evaluation_is_meant_for(trained, here, capsys):
     refused(capsys, here, ["evaluate", str(trained), "--target", "x=photos"], "is for transfer and finetune")
 
 
-def test_what_was_judged_before_an_error_is_shown(trained, tmp_path, capsys):
+def test_what_was_judged_before_an_error_is_shown(trained, tmp_path, capsys, monkeypatch):
     run = shutil.copytree(trained, tmp_path / "run")
     assert main(["evaluate", str(run), "--only", "rank,outliers", "--outliers.k", "2000"]) == 2
     printed = capsys.readouterr()
     assert "effective_rank" in printed.out
     assert "varcon: outliers.k is 2000 but there are only 1297 training images" in printed.err
+    found = {"pixels": Findings({"top1": 5.0})}
+
+    def fails(*arguments, **settings):
+        arguments[5]("pixels", found["pixels"])
+        raise RunError("the probe failed")
+
+    monkeypatch.setattr(
+        "varcon.run.evaluate", fails
+    )  # in the middle of the standard ones, which share a table
+    assert main(["evaluate", str(run)]) == 1
+    printed = capsys.readouterr()
+    assert "pixels" in printed.out and printed.err == "varcon: the probe failed\n"
 
 
 def test_folders_that_are_no_runs(here, capsys):

@@ -167,7 +167,8 @@ def evaluate(arguments: list[str], console: Console) -> None:
                 raise
             failed = error  # of one evaluation; what the others found is shown all the same
     together: set[str] = set()  # what one table shows
-    if set(STANDARD) <= {*only, "classifier"}:
+    needed = {"pixels", "knn", chosen.settings.linear.name, "discriminant"}  # by that table
+    if set(STANDARD) <= {*only, "classifier"} and needed <= found.keys():
         console.print(score_table([found]))
         together = {"pixels", "knn", chosen.settings.linear.name, "discriminant", "classifier", "map2d"}
     for name in found:

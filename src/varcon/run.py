@@ -63,6 +63,7 @@ from varcon.run_folder import (
     recorded_facts,
     run_name,
     stored_recipe,
+    without_lost_store,
     write_findings,
 )
 
@@ -230,12 +231,10 @@ def with_whole_store(recipe: Recipe[Any], folder: Path) -> Recipe[Any]:
 def data_of(
     folder: Path, source: DataSettings, progress: OnProgress | None, store_given: bool = False
 ) -> Data:
-    """A relative path counts from where a command is started, which need not be where training was. A
-    recipe's store may be gone when training is over, or lie on another machine."""
+    """A relative path counts from where a command is started, which need not be where training was."""
     place = Path(source.path).expanduser()
-    trained = (folder / "encoder.safetensors").exists()
-    if trained and not store_given and not Path(source.store).exists():
-        source = replace(source, store="")
+    if not store_given:
+        source = without_lost_store(folder, source)
     if source.path and not place.exists() and (folder / "recipe.json").exists():
         raise InputError(
             f"the data of {folder} are looked for at {place.absolute()}, where nothing is: say where they "

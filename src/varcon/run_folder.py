@@ -16,6 +16,7 @@ import shlex
 import statistics
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import torch
 import varcon
 from varcon import distributed
 from varcon.core import Data, Findings, InputError
+from varcon.data import DataSettings
 from varcon.engine.claim import LOCK, claimed
 from varcon.engine.journal import read_rows
 from varcon.engine.precision import working_type
@@ -192,6 +194,13 @@ def finished_weights(folder: Path) -> Path:
         command = shlex.join([*several, "varcon", "train", str(folder / "recipe.json"), "--resume"])
         raise InputError(f"{folder} has not finished training; go on with: {command}")
     return weights
+
+
+def without_lost_store(folder: Path, source: DataSettings) -> DataSettings:
+    """A trained run's decoded images may be gone or lie on another machine: they are read into memory."""
+    trained = (folder / "encoder.safetensors").exists()
+    gone = bool(source.store) and not Path(source.store).expanduser().is_dir()
+    return replace(source, store="") if trained and gone else source
 
 
 def learned_epsilon(folder: Path) -> float | None:

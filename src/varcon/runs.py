@@ -149,6 +149,7 @@ def judge(planned: Planned, progress: OnProgress, findings: dict[str, Findings])
             found=findings.__setitem__,
             only=missing,
             further=further_of(planned),
+            data_store=recipe.data.store or None,
         )
 
 

@@ -147,6 +147,47 @@ def test_a_folder_by_another_name_is_known_again(root, store, watched):
     assert torch.equal(first[:], again[:]) and first.digest() == again.digest()
 
 
+def test_a_folder_that_has_grown_keeps_what_is_decoded(tmp_path, store, watched):
+    root = make(tmp_path / "pets", {"train/cat": 4, "test/cat": 2})
+    load_folder(str(root), SIZE, store=str(store))
+    make(root, {"train/dog": 20})
+    images = load_folder(str(root), SIZE, store=str(store)).train.images
+    assert len(watched) == 26
+    assert torch.equal(images[:], load_folder(str(root), SIZE).train.images)
+
+
+def test_sizes_and_names_are_not_mixed_up(tmp_path, store):
+    root = make(tmp_path / f"pets-{SIZE}-x", {"train/cat": 4, "test/cat": 2})
+    for size in (2 * SIZE, SIZE, 2 * SIZE):
+        images = load_folder(str(root), size, store=str(store)).train.images
+        assert torch.equal(images[:], load_folder(str(root), size).train.images)
+
+
+def test_folders_whose_files_agree_in_all_but_their_pixels(tmp_path, store):
+    for name, seed in (("clean", 1), ("noisy", 2)):
+        drawn = np.random.default_rng(seed)
+        for number in range(20):
+            file = tmp_path / name / f"{'train' if number < 15 else 'test'}/cat/{number}.bmp"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(drawn.integers(0, 256, (SIZE, SIZE, 3), dtype=np.uint8)).save(file)
+            os.utime(file, ns=(1, 1))
+    for name in ("clean", "noisy", "clean"):
+        images = load_folder(str(tmp_path / name), SIZE, store=str(store)).train.images
+        assert torch.equal(images[:], load_folder(str(tmp_path / name), SIZE).train.images)
+
+
+@pytest.mark.parametrize("lost", [slice(0, 0), slice(0, 300)])  # the whole file, or its end
+def test_lost_pixels_are_not_there_again_when_decoding_is_killed(root, store, monkeypatch, lost):
+    expected = load_folder(str(root), SIZE, store=str(store)).train.images[:]
+    file = pixels_file(store)
+    file.write_bytes(file.read_bytes()[lost])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(stored, "write_squares", lambda *_: interrupt())
+        patch.setattr(stored.Rows, "flush", lambda _: interrupt())  # and nothing is saved
+        load_folder(str(root), SIZE, store=str(store))
+    assert torch.equal(load_folder(str(root), SIZE, store=str(store)).train.images[:], expected)
+
+
 def test_other_folders_have_files_of_their_own(tmp_path, root, store):
     other = make(tmp_path / "birds", {"train/cat": 3, "train/dog": 9, "test/cat": 2, "test/dog": 3})
     for folder in (root, other):

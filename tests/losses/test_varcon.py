@@ -95,8 +95,26 @@ def test_a_second_derivative_is_refused(options, generator):
     loss_fn = VarConLoss(4, **options).double().eval()
     by_embeddings = torch.autograd.grad(loss_fn(embeddings, labels), embeddings, create_graph=True)[0]
     assert torch.equal(by_embeddings, torch.autograd.grad(loss_fn(embeddings, labels), embeddings)[0])
-    with pytest.raises(RuntimeError, match="differentiate twice"):
-        by_embeddings.square().sum().backward()
+    penalty = by_embeddings.square().sum()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.grad(penalty, embeddings, retain_graph=True)
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        penalty.backward()
+    with pytest.raises(RuntimeError, match="no second derivative"):
+        torch.autograd.functional.hvp(
+            lambda z: loss_fn(z, labels), embeddings.detach(), torch.ones_like(embeddings)
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"references": "learned", "dimensions": 8}])
+def test_two_losses_of_one_step(options, generator):
+    """Each call returns epsilon to its range, in place, and neither backward pass may mind."""
+    embeddings, labels = draw(32, 8, 4, generator)
+    loss_fn = VarConLoss(4, **options).double()
+    one, both = loss_fn(embeddings, labels), loss_fn(embeddings, labels) + loss_fn(embeddings, labels)
+    expected = value_and_gradients(one, embeddings, loss_fn.epsilon)
+    for ours, theirs in zip(value_and_gradients(both, embeddings, loss_fn.epsilon), expected, strict=True):
+        torch.testing.assert_close(ours, 2 * theirs, rtol=1e-12, atol=0)
 
 
 def test_by_learned_references_there_is_a_second_derivative(generator):

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from varcon.core import InputError, OnProgress
 from varcon.data.assemble import Channels, statistics_of_sums
-from varcon.data.decoding import write_squares
+from varcon.data.decoding import decode, odd_files_allowed, write_squares
 from varcon.engine.interrupt import Interrupted, requests_to_stop, undisturbed
 from varcon.files import FORBIDDEN, replacing
 
@@ -37,6 +37,10 @@ except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
 ROW = np.dtype([("image", np.uint64), ("sums", np.int64, (2, 3))])  # of the index
+SAMPLES, DIFFERENCE = (
+    16,
+    1.0,
+)  # images that are looked at; what decoders of several versions leave between them
 NOT_YET = -1  # in the place of an image's sums
 SECONDS_BETWEEN_SAVES = 30.0  # as long a work may have to be done again
 SECONDS_BETWEEN_LOOKS = 0.5  # at what another process has decoded
@@ -131,18 +135,19 @@ def stored_images(
 
     Several processes may ask for the same at once: one decodes and the others wait for it.
     """
-    images = identities(files, root)
+    images = identities(files, root, size)
     with may_be_written(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    pixels = file_with(images, folder, size)
+    pixels = file_with(images, files, folder, size)
     if not pixels or not is_decoded(pixels, images, size):
         with may_be_written(folder), alone(folder, progress) as (locked, report):
-            pixels = file_with(images, folder, size)  # by another process, meanwhile
+            pixels = file_with(images, files, folder, size)  # by another process, meanwhile
             if not pixels or not (locked or is_decoded(pixels, images, size)):
                 # Its own: rows that are added where there are no locks could be two images'. By this name
                 # the first rows are in this order, also where their index was lost.
-                name = hashlib.blake2b(images.tobytes(), digest_size=8).hexdigest()
-                pixels = folder / f"{root.resolve().name}-{size}-{name}.pixels"
+                place = root.resolve()
+                name = hashlib.blake2b(os.fsencode(place) + images.tobytes(), digest_size=8).hexdigest()
+                pixels = folder / f"{place.name}-{size}-{name}.pixels"
             decode_into(pixels, files, images, size, report)
     index = index_of(pixels, size)
     return StoredImages(
@@ -150,25 +155,44 @@ def stored_images(
     )
 
 
-def identities(files: Sequence[Path], root: Path) -> np.ndarray:
-    """Of each file's place, size and time: an image that is replaced is another one."""
+def identities(files: Sequence[Path], root: Path, size: int) -> np.ndarray:
+    """Of each file's place, size and time, and the square's: an image that is replaced is another one."""
     found = []
     for file in files:
         facts = file.stat()
-        told = os.fsencode(file.relative_to(root)) + f"\0{facts.st_size}\0{facts.st_mtime_ns}".encode()
+        told = f"{size}\0{facts.st_size}\0{facts.st_mtime_ns}\0".encode()
+        told += os.fsencode(file.relative_to(root))
         found.append(int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little"))
     return np.array(found, dtype=np.uint64)
 
 
-def file_with(images: np.ndarray, folder: Path, size: int) -> Path | None:
-    """The file that has most of these images, and at least half: what it has of a folder is known again when
-    some images of that were mended, added or removed, or when it has another name."""
-    found = {
-        path: int((places_of(images, index_of(path, size)["image"]) >= 0).sum())
-        for path in sorted(folder.glob(f"*-{size}-*.pixels"))
-    }
-    best = max(found, key=lambda path: found[path], default=None)
-    return best if best and 2 * found[best] >= len(images) else None
+def file_with(images: np.ndarray, files: Sequence[Path], folder: Path, size: int) -> Path | None:
+    """The file that has most of these images, and half of them or of its own at least: what it has of a
+    folder is known again when images of that were mended, added or removed, or when it has another name."""
+    found = {}
+    for path in folder.glob(f"*-{size}-*.pixels"):
+        known = index_of(path, size)["image"]
+        shared = int((places_of(images, known) >= 0).sum())
+        if shared and 2 * shared >= min(len(images), len(known)):
+            found[path] = shared
+    best_first = sorted(found, key=lambda path: (-found[path], path))
+    return next((path for path in best_first if looks_alike(path, images, files, size)), None)
+
+
+def looks_alike(pixels: Path, images: np.ndarray, files: Sequence[Path], size: int) -> bool:
+    """Whether some of the files are what the rows show: places, sizes and times of two folders may agree."""
+    index = index_of(pixels, size)
+    places = places_of(images, index["image"])
+    there = np.flatnonzero((places >= 0) & (index["sums"][places, 0, 0] != NOT_YET))
+    some = there[:: max(1, len(there) // SAMPLES)][:SAMPLES].tolist()
+    shown = np.empty((len(some), 3, size, size), dtype=np.uint8)
+    try:
+        Rows(pixels, (3, size, size)).read_into(shown, places[some].tolist())
+        with odd_files_allowed():  # and not told of again
+            now = decode([files[i] for i in some], size).numpy()
+    except (OSError, InputError):
+        return False
+    return bool((np.abs(now.astype(int) - shown).mean((1, 2, 3)) < DIFFERENCE).all())
 
 
 def index_of(pixels: Path, size: int) -> np.ndarray:
@@ -182,6 +206,11 @@ def index_of(pixels: Path, size: int) -> np.ndarray:
         return np.empty(0, ROW)
     index["sums"][rows:] = NOT_YET
     return index
+
+
+def write_index(pixels: Path, index: np.ndarray) -> None:
+    with replacing(pixels.with_suffix(".index")) as temporary, temporary.open("wb") as target:
+        np.save(target, index)
 
 
 def places_of(images: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -214,6 +243,7 @@ def decode_into(
     if not left:
         return
     require_room(pixels.parent, len(left), size)
+    write_index(pixels, index)  # before rows that were lost seem to be there again
     make_long(pixels, len(index) * 3 * size * size)
     rows = Rows(pixels, (3, size, size), "r+b")
     finished: list[tuple[int, np.ndarray]] = []  # until their pixels are known to be on the disk
@@ -229,8 +259,7 @@ def decode_into(
         for place, sums in known:
             index["sums"][place] = sums
         del finished[: len(known)]
-        with replacing(pixels.with_suffix(".index")) as temporary, temporary.open("wb") as target:
-            np.save(target, index)
+        write_index(pixels, index)
 
     saved = time.monotonic()
 

@@ -36,6 +36,7 @@ from varcon.run_folder import (
     names_digest,
     recorded_facts,
     stored_recipe,
+    without_lost_store,
 )
 
 FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
@@ -167,7 +168,7 @@ def learn(
 def data_of(folder: Path, source: DataSettings, progress: OnProgress | None) -> Data:
     """The run's data, which must be those that it was trained on."""
     try:
-        data = load(source, progress)
+        data = load(without_lost_store(folder, source), progress)
     except InputError as error:
         raise InputError(
             f"{folder} is used for the first time, or by another version, and needs its training data once: "

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from varcon.kernels import loss_kernels, on_device_of
-from varcon.losses.derivatives import once_alone
+from varcon.losses.derivatives import first_only
 
 SUMMED_ROWS = 16  # samples a program adds to their classes
 ROOMY = {(8, 0), (9, 0), (10, 0), (10, 3)}  # GPUs with 163 KiB of shared memory or more; others have 99
@@ -172,24 +172,25 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, embeddings: Tensor, epsilon: Tensor, *arguments: Any) -> tuple[Tensor, Tensor]:
         loss, by_epsilon, terms, by_embeddings = loss_and_gradients(embeddings, epsilon, *arguments)
-        ctx.save_for_backward(by_embeddings, by_epsilon)
+        ctx.save_for_backward(by_embeddings, by_epsilon, embeddings)
         ctx.types = embeddings.dtype, epsilon.dtype
         ctx.mark_non_differentiable(terms)
         ctx.set_materialize_grads(False)  # or zeros are launched for the terms
         return loss, terms
 
     @staticmethod
-    @once_alone
     def backward(ctx: Any, by_loss: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad
         if by_loss is None:
             return (None,) * len(wanted)
-        gradients = [
-            # Multiplied and converted in one launch; float16 could not hold the unscaled derivative.
-            torch.mul(derivative, by_loss, out=torch.empty_like(derivative, dtype=kind)) if need else None
-            for derivative, kind, need in zip(ctx.saved_tensors, ctx.types, wanted, strict=False)
-        ]
-        return *gradients, *[None] * (len(wanted) - 2)
+        *derivatives, embeddings = ctx.saved_tensors
+        with torch.no_grad():
+            gradients = tuple(
+                # Multiplied and converted in one launch; float16 could not hold the unscaled derivative.
+                torch.mul(derivative, by_loss, out=torch.empty_like(derivative, dtype=kind)) if need else None
+                for derivative, kind, need in zip(derivatives, ctx.types, wanted, strict=False)
+            )
+        return *first_only(gradients, embeddings), *[None] * (len(wanted) - 2)
 
 
 def fused_varcon_loss(

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
-from torch.autograd.function import once_differentiable
-
-Gradients = Callable[..., Any]
+from torch import Tensor
 
 
-def once_alone(backward: Gradients) -> Gradients:
-    """torch's once_differentiable, which refuses a second derivative only where what comes from above has a
-    derivative itself. Of a loss that is 1, and the second derivative would be 0 without a word."""
-    once: Gradients = once_differentiable(backward)
+def first_only(gradients: tuple[Tensor | None, ...], of: Tensor) -> tuple[Tensor | None, ...]:
+    """What a backward pass returns, so that whoever derives it by `of` once more gets an error.
 
-    @wraps(backward)
-    def refusing(ctx: Any, *by_outputs: Any) -> Any:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():  # create_graph
-            by_outputs = tuple(one if one is None else one.detach().requires_grad_() for one in by_outputs)
-        return once(ctx, *by_outputs)
+    torch's once_differentiable refuses that only where what comes from above has a derivative itself. Of a
+    loss that is 1, and its second derivative would be 0 without a word.
+    """
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():  # without create_graph
+        return gradients
+    return tuple(None if one is None else _Refusing.apply(one.detach(), of) for one in gradients)
 
-    return refusing
+
+class _Refusing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, of: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise RuntimeError("the VarCon loss has no second derivative; by learned references it has one")

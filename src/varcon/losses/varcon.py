@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from varcon.kernels.class_attention import attend_other_classes
-from varcon.losses.derivatives import once_alone
+from varcon.losses.derivatives import first_only
 
 
 class Terms(NamedTuple):
@@ -145,14 +145,14 @@ class _VarConLoss(torch.autograd.Function):
         by_z = from_others.mul_((far * (by_log_p - u * others))[:, None])
         by_z.addcmul_(own, (u * others)[:, None]).addcmul_(others_total, u[:, None], value=-1)
         by_epsilon = -a.square() * (2 * p - 1) * by_a
-        ctx.save_for_backward(by_z.div_(temperature), by_epsilon)
+        ctx.save_for_backward(by_z.div_(temperature), by_epsilon, z)
 
         terms = (kl, -log_p, p, tau2, q)
         ctx.mark_non_differentiable(*terms)
         return (loss, *terms)
 
     @staticmethod
-    @once_alone
     def backward(ctx: Any, by_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        by_z, by_epsilon = ctx.saved_tensors
-        return by_loss[:, None] * by_z, (by_loss * by_epsilon).sum(), None, None, None, None, None
+        by_z, by_epsilon, z = ctx.saved_tensors
+        gradients = by_loss[:, None] * by_z, (by_loss * by_epsilon).sum()
+        return *first_only(gradients, z), None, None, None, None, None
