@@ -325,9 +325,7 @@ def test_what_was_judged_before_an_error_is_shown(trained, tmp_path, capsys, mon
         arguments[5]("pixels", found["pixels"])
         raise RunError("the probe failed")
 
-    monkeypatch.setattr(
-        "varcon.run.evaluate", fails
-    )  # in the middle of the standard ones, which share a table
+    monkeypatch.setattr("varcon.run.evaluate", fails)  # amid those that share a table
     assert main(["evaluate", str(run)]) == 1
     printed = capsys.readouterr()
     assert "pixels" in printed.out and printed.err == "varcon: the probe failed\n"
