@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import signal
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,8 @@ from PIL import Image
 from varcon.core import InputError
 from varcon.data import DataSettings, load, stored
 from varcon.data.folder import load_folder
-from varcon.data.stored import NOT_YET, StoredImages
+from varcon.data.rows import NOT_YET
+from varcon.data.stored import StoredImages
 from varcon.engine.interrupt import Interrupted
 
 SIZE = 6
@@ -383,20 +383,3 @@ def test_a_file_that_is_cut_short_later_is_an_error_and_no_crash(root, store):
     os.truncate(pixels_file(store), 1000)
     with pytest.raises(OSError, match=r"the file ends early: .*pets-6"):
         images[:]
-
-
-def test_many_threads_read_and_write_their_own_rows(tmp_path):
-    expected = np.random.default_rng(0).integers(0, 256, (40, 3, 5, 5), dtype=np.uint8)
-    np.zeros_like(expected).tofile(tmp_path / "rows")
-    rows = stored.Rows(tmp_path / "rows", (3, 5, 5), "r+b")
-
-    def there_and_back(place):
-        rows.write(place, expected[place])
-        found = np.empty((2, 3, 5, 5), dtype=np.uint8)
-        rows.read_into(found, [place, place])
-        return np.array_equal(found, expected[[place, place]])
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(there_and_back, range(40)))
-    rows.close()
-    assert np.array_equal(np.fromfile(tmp_path / "rows", np.uint8).reshape(expected.shape), expected)

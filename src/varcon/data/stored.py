@@ -1,22 +1,16 @@
-"""Decoded images in a file, for folders that memory has no room for: each is read when it is asked for.
+"""Folders that memory has no room for: decoded once into a file, from which each image is read when needed.
 
-The file has pixels alone, uint8 [3, size, size] an image. Beside it lies an index: which image each row is,
-and the sums of its pixels. By them the mean and deviation of any part are known without reading it, and also
-which images are decoded already: decoding that was stopped goes on where it was. Rows are added and never
-moved, so that of a folder in which a few images were mended only those are decoded.
+Decoding that was stopped goes on where it was, and of a folder in which a few images were mended only those
+are decoded.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import io
 import math
 import os
 import shutil
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,61 +22,20 @@ from torch import Tensor
 from varcon.core import InputError, OnProgress
 from varcon.data.assemble import Channels, statistics_of_sums
 from varcon.data.decoding import decode, odd_files_allowed, write_squares
+from varcon.data.rows import NOT_YET, ROW, Rows, index_of, make_long, places_of, sums_of, write_index
 from varcon.engine.interrupt import Interrupted, requests_to_stop, undisturbed
-from varcon.files import FORBIDDEN, replacing
+from varcon.files import FORBIDDEN
 
 try:
     import fcntl
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-ROW = np.dtype([("image", np.uint64), ("sums", np.int64, (2, 3))])  # of the index
-SAMPLES, DIFFERENCE = (
-    16,
-    1.0,
-)  # images that are looked at; what decoders of several versions leave between them
-NOT_YET = -1  # in the place of an image's sums
+SAMPLES = 16  # images that are looked at before a file is trusted
+DIFFERENCE = 1.0  # of 255, in the mean: more than decoders of several versions leave
 SECONDS_BETWEEN_SAVES = 30.0  # as long a work may have to be done again
 SECONDS_BETWEEN_LOOKS = 0.5  # at what another process has decoded
 LOCK = ".varcon-decoding"  # in the store: held by the process that decodes, with how far it has come
-
-
-class Rows:
-    """A file's rows of uint8, of one shape each, which several threads may read and write.
-
-    Not by a mapping into memory: that reads page by page, which can take a hundred times as long from a
-    disk, and ends the process without a word where the disk is full or gone.
-    """
-
-    def __init__(self, file: Path, shape: tuple[int, ...], mode: str = "rb") -> None:
-        self.shape = shape  # of a row
-        self._length = math.prod(shape)
-        self._file = io.FileIO(file, mode)
-        self.close = weakref.finalize(self, self._file.close)  # at the latest when nobody holds the images
-        self._turn = threading.Lock()
-
-    def read_into(self, target: np.ndarray, places: list[int]) -> None:
-        for row, place in zip(target, places, strict=True):
-            self._move(place, memoryview(row).cast("B"), self._file.readinto)
-
-    def write(self, place: int, row: np.ndarray) -> None:
-        self._move(place, memoryview(row.tobytes()), self._file.write)
-
-    def flush(self) -> None:
-        """What is written is on the disk."""
-        os.fsync(self._file.fileno())
-
-    def _move(self, place: int, content: memoryview, move: Callable[[memoryview], int | None]) -> None:
-        try:
-            with self._turn:
-                self._file.seek(place * self._length)
-                while content:
-                    moved = move(content)
-                    if not moved:
-                        raise OSError(errno.EIO, "the file ends early")
-                    content = content[moved:]
-        except OSError as error:  # which names no file
-            raise OSError(error.errno, error.strerror, str(self._file.name)) from None
 
 
 class StoredImages:
@@ -195,31 +148,6 @@ def looks_alike(pixels: Path, images: np.ndarray, files: Sequence[Path], size: i
     return bool((np.abs(now.astype(int) - shown).mean((1, 2, 3)) < DIFFERENCE).all())
 
 
-def index_of(pixels: Path, size: int) -> np.ndarray:
-    """A ROW of each image in the file. One whose pixels are lost is not decoded any more."""
-    try:
-        index: np.ndarray = np.load(pixels.with_suffix(".index"), allow_pickle=False)
-        rows = pixels.stat().st_size // (3 * size * size)
-    except (OSError, ValueError, EOFError):  # absent, or cut short
-        return np.empty(0, ROW)
-    if index.dtype != ROW or index.ndim != 1:
-        return np.empty(0, ROW)
-    index["sums"][rows:] = NOT_YET
-    return index
-
-
-def write_index(pixels: Path, index: np.ndarray) -> None:
-    with replacing(pixels.with_suffix(".index")) as temporary, temporary.open("wb") as target:
-        np.save(target, index)
-
-
-def places_of(images: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Where each of them is among the known ones, or -1."""
-    order = np.argsort(known, kind="stable")
-    places = np.append(order, -1)[np.searchsorted(known, images, sorter=order)]
-    return np.where(np.append(known, np.uint64(0))[places] == images, places, -1)
-
-
 def is_decoded(pixels: Path, images: np.ndarray, size: int) -> bool:
     index = index_of(pixels, size)
     places = places_of(images, index["image"])
@@ -280,19 +208,6 @@ def decode_into(
             with undisturbed():
                 save()
                 rows.close()
-
-
-def make_long(file: Path, length: int) -> None:
-    """Never shorter, and never empty first: where there are no locks another process may be writing there."""
-    with file.open("ab") as target:
-        if target.seek(0, os.SEEK_END) < length:
-            target.truncate(length)
-
-
-def sums_of(pixels: np.ndarray) -> np.ndarray:
-    """[2, 3]: of the pixels of a channel, and of their squares, from [3, H, W]."""
-    channels = pixels.reshape(3, -1).astype(np.int64)
-    return np.stack([channels.sum(1), np.square(channels).sum(1)])
 
 
 def require_room(folder: Path, count: int, size: int) -> None:
