@@ -95,9 +95,8 @@ class Staged:
         self.images.copy_(slot.images, non_blocking=True)
         indices = slot.indices.to(self._device, non_blocking=True, copy=True)
         if slot.fetched:
-            slot.fetched.record(
-                torch.cuda.current_stream(self._device)
-            )  # which need not be the current one's
+            # By name: the current stream may be another device's.
+            slot.fetched.record(torch.cuda.current_stream(self._device))
         return indices
 
 
