@@ -34,6 +34,7 @@ from varcon.evaluations.linear import LinearProbe
 from varcon.recipe import Recipe, load_recipe
 from varcon.run import pick_device
 from varcon.run_folder import device_name
+from varcon.terminal import flush_or_drop
 
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = ROOT / "results/experiments.toml"
@@ -148,8 +149,10 @@ def main(arguments: list[str]) -> int:
     # In the order asked for.
     wanted = list(dict.fromkeys(one for name in chosen.names for one in every if named(one, name))) or every
     if chosen.list:
-        for one in wanted:
-            print(f"{one.name}{one.state}: {one.command}")
+        with contextlib.suppress(BrokenPipeError):  # the reader, such as head, has seen enough
+            for one in wanted:
+                print(f"{one.name}{one.state}: {one.command}")
+        flush_or_drop()
         return 0
     if chosen.data is None:
         parser.error("give the folder of the data with --data")

@@ -1,6 +1,7 @@
 """The numbers that the project quotes are those of the runs that it keeps."""
 
 import importlib
+import io
 import json
 import re
 import sys
@@ -40,6 +41,15 @@ def test_the_picture_is_drawn_from_the_runs(results):
     for pattern, method in results.PICTURED.values():
         assert results.has(pattern) or method  # one that is not trained yet has the paper's to wait for
         assert not method or 70 < results.published(method) < 80
+
+
+def test_the_list_may_be_read_in_part(train, monkeypatch):
+    class Closed(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", Closed())
+    assert train.main(["--list"]) == 0
 
 
 def test_every_kept_run_stands_on_the_page():
