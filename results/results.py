@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from varcon.reproduce.paper import MAIN, MAIN_DATA, TAU2_SCORES, Value
 HERE = Path(__file__).parent
 TEMPLATE, RESULT = HERE / "RESULTS.template.md", HERE.parent / "RESULTS.md"
 PICTURE = HERE / "cifar100.svg"
+WIDTH = 128  # of the page's lines
 
 # Title of a column, the finding, its score, and decimals.
 SCORES = {
@@ -99,15 +102,15 @@ def mean(pattern: str, title: str) -> float:
     return found.mean
 
 
-def less(one: str, other: str, title: str, of_other: str = "") -> float:
-    """How far the first is ahead of the second, in means over their seeds."""
-    return mean(one, title) - mean(other, of_other or title)
+def ahead(one: str, other: str, title: str, form: str = ".1f") -> str:
+    """By how much the first leads the second, in means over their seeds."""
+    return format(mean(one, title) - mean(other, title), form)
 
 
-def range_of(title: str, *patterns: str) -> float:
+def range_of(title: str, *patterns: str) -> str:
     """From the least to the greatest of their means."""
     means = [mean(pattern, title) for pattern in patterns]
-    return max(means) - min(means)
+    return f"{max(means) - min(means):.1f}"
 
 
 def seeds(*patterns: str) -> str:
@@ -205,7 +208,7 @@ def written() -> str:
         "table": table,
         "score": quoted,
         "mean": mean,
-        "less": less,
+        "ahead": ahead,
         "range_of": range_of,
         "seeds": seeds,
         "last": last,
@@ -216,7 +219,24 @@ def written() -> str:
         "tau2_table": tau2_table,
         "the_paper": paper,
     }
-    return template.render(**tools) + "\n"
+    return "\n\n".join(wrapped(block) for block in template.render(**tools).split("\n\n")) + "\n"
+
+
+def wrapped(block: str) -> str:
+    """A paragraph or list in lines of one length, whatever the length of the numbers in it."""
+    if block.startswith(("#", "|", "    ")):
+        return block
+    items = re.split(r"\n(?=- )", block.strip("\n"))
+    return "\n".join(
+        textwrap.fill(
+            " ".join(item.split()),
+            WIDTH,
+            subsequent_indent="  " * item.startswith("- "),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for item in items
+    )
 
 
 def pictured() -> str:
