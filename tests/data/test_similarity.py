@@ -97,3 +97,13 @@ def test_from_names_by_a_text_encoder(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(InputError, match=r"pip install 'varcon\[text\]'"):
         class_similarity("names", NAMES)
+
+
+def test_a_text_encoder_that_cannot_be_downloaded(monkeypatch):
+    def unreachable(model):
+        raise OSError("We couldn't connect to 'https://huggingface.co'\nCheck your connection")
+
+    fake = types.SimpleNamespace(SentenceTransformer=unreachable)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", fake)
+    with pytest.raises(InputError, match=r"downloaded \(We couldn't connect .*co'\); .* or name a \.npy"):
+        class_similarity("names", NAMES)

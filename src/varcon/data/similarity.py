@@ -99,6 +99,15 @@ def of_names(names: list[str]) -> np.ndarray:
         raise InputError(
             "similarity = 'names' needs a text encoder; install it with: pip install 'varcon[text]'"
         ) from None
+    try:
+        encoder = SentenceTransformer(TEXT_MODEL)
+    except OSError as error:  # neither on this disk nor to be reached
+        reason = str(error).partition("\n")[0]
+        raise InputError(
+            f"similarity = 'names' needs the text encoder {TEXT_MODEL}, which is not on this machine and "
+            f"cannot be downloaded ({reason}); connect it to the internet, or name a .npy file, "
+            "'superclasses' or 'identity'"
+        ) from None
     sentences = [f"a photo of a {name.replace('_', ' ')}" for name in names]
-    vectors = SentenceTransformer(TEXT_MODEL).encode(sentences, normalize_embeddings=True)
+    vectors = encoder.encode(sentences, normalize_embeddings=True)
     return np.asarray(vectors) @ np.asarray(vectors).T
