@@ -103,7 +103,9 @@ class TrainingState:
             if self.average:
                 self.average.kept.load_state_dict(state["average"])
             self.step = state["step"]
-        except RuntimeError:  # of load_state_dict
+        except InputError:  # a ValueError too
+            raise
+        except (RuntimeError, ValueError):  # of load_state_dict, of modules and of the optimizer
             raise InputError(
                 f"{self.path} holds other weights than its recipe asks for now: it is another version's; go "
                 "on with that version, or start another run with --out FOLDER"
