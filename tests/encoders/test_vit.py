@@ -99,6 +99,6 @@ def test_images_of_any_size_that_patches_fill(stem, size, generator):
 
 def test_a_size_that_they_do_not_fill():
     with pytest.raises(
-        InputError, match=r"30x30 pixels cannot be cut into patches of 4; set data\.image_size"
+        InputError, match=r"30x30 pixels .* patches of 4; set data\.image_size, or augment\.small_size"
     ):
         EncoderSettings("vit_tiny").build()(torch.zeros(1, 3, 30, 30))

@@ -92,7 +92,8 @@ class ViT(Encoder):
         if any(side % self.patch for side in images.shape[2:]):
             raise InputError(
                 f"images of {images.shape[2]}x{images.shape[3]} pixels cannot be cut into patches of "
-                f"{self.patch}; set data.image_size to a multiple of that, or choose the other encoder.stem"
+                f"{self.patch}; set data.image_size, or augment.small_size of small views, to a multiple of "
+                "that, or choose the other encoder.stem"
             )
         patches = self.conv_proj(images)  # [N, width, rows, columns]
         first = self.class_token.expand(images.shape[0], -1, -1)  # len() would be a constant to torch.export
