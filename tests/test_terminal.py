@@ -1,6 +1,9 @@
 import io
 import os
 import re
+import shlex
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -208,3 +211,11 @@ def test_a_console_that_nobody_reads_is_silent(ends, monkeypatch):
             console.print("one")
         console.print("two")
         assert console.quiet
+
+
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-"])
+def test_a_stream_that_was_closed_from_the_beginning_is_no_failure(closed):
+    """As a daemon's may be."""
+    command = f"{shlex.quote(sys.executable)} -m varcon --version {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
