@@ -201,6 +201,8 @@ def test_export_lists_what_it_wrote_and_the_result_predicts(here, capsys):
         (["predict", "run", "zoo", "--csv", "a.json"], "a.json should end in .csv"),
         (["embed", "run", "zoo", "-o", "a.txt"], "should end in .npz or .parquet"),
         (["embed", "run", "zoo", "-o", "nowhere/a.npz"], "no folder nowhere"),
+        (["embed", "run", "zoo", "-o", "folder.npz"], "folder.npz is a folder; name a file"),
+        (["predict", "run", "zoo", "--csv", "folder.csv"], "folder.csv is a folder; name a file"),
         (["embed", "run", "zoo/*", "-o", "a.npz"], "there is no folder zoo/*; embed takes one folder"),
         (["embed", "run", "zoo/*.png", "-o", "a.parquet"], "there is no folder zoo/*.png; embed takes one"),
         (["embed", "run", "nowhere", "-o", "a.npz"], "there is no folder nowhere; embed takes one folder"),
@@ -212,7 +214,8 @@ def test_export_lists_what_it_wrote_and_the_result_predicts(here, capsys):
     ],
 )
 def test_bad_input_is_one_sentence_and_changes_nothing(here, capsys, arguments, words):
-    (here / "empty").mkdir()
+    for folder in ("empty", "folder.csv", "folder.npz"):
+        (here / folder).mkdir()
     before = contents(here)
     assert main(arguments) == 2
     error = capsys.readouterr().err

@@ -145,3 +145,5 @@ def check_place(out: Path, suffixes: Iterable[str]) -> None:
         raise InputError(f"{out} should end in {' or '.join(suffixes)}")
     if not out.parent.is_dir():
         raise InputError(f"there is no folder {out.parent} to write {out.name} into")
+    if out.is_dir():  # which would else be found out once all is computed
+        raise InputError(f"{out} is a folder; name a file")
