@@ -146,3 +146,12 @@ def test_a_folder_without_images_is_refused_and_leaves_nothing(own_model, tmp_pa
     with pytest.raises(InputError, match="no image in"):
         open_index(own_model, tmp_path / "empty")
     assert not (own_model.weights.parent / "indexes").exists()
+
+
+def test_a_folder_may_have_a_name_that_is_not_utf_8(own_model, zoo, encoded):
+    odd = zoo.rename(zoo.with_name(os.fsdecode("caf\u00e9s".encode("latin-1"))))
+    (odd / "plain.png").rename(odd / os.fsdecode("caf\u00e9.png".encode("latin-1")))
+    for _ in range(2):
+        index = open_index(own_model, odd)
+        assert len(index.vectors) == len(encoded) == 12  # the second time what is there is found again
+    assert all((odd / entry.name).exists() for entry in index.entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
@@ -53,7 +54,7 @@ def open_index(model: Model, folder: Path, progress: OnProgress | None = None) -
     """
     folder = folder.expanduser()
     here = list(files_of(folder))
-    digest = hashlib.blake2b(str(folder.resolve()).encode(), digest_size=6).hexdigest()
+    digest = hashlib.blake2b(os.fsencode(folder.resolve()), digest_size=6).hexdigest()
     name = f"{FOLDER}/{folder.resolve().name}-{digest}"
     key = {"weights": file_digest(model.weights), "preprocessing": model.config.to_dict()["preprocessing"]}
     entries, vectors = stored(model.weights.parent / name, key, model.features)

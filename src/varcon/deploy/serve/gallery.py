@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -83,7 +84,7 @@ def open_gallery(
     """The folder's images, or the training images, of which an exported model has none; and what is amiss."""
     if index:
         gallery, broken = of_folder(model, index, progress)
-        place = hashlib.blake2b(str(index.expanduser().resolve()).encode(), digest_size=6).hexdigest()
+        place = hashlib.blake2b(os.fsencode(index.expanduser().resolve()), digest_size=6).hexdigest()
     elif training := model.training:
         gallery, broken = of_training(model, training, data_path, progress)
         place = "training"
