@@ -123,7 +123,7 @@ def parquet_writer(out: Path, width: int) -> Iterator[Callable[[np.ndarray, list
 
 
 def readable(name: str) -> str:
-    """With ? in the place of what is not UTF-8 in a file's name: Parquet takes nothing else."""
+    """With ? in the place of what is not UTF-8 in a file's name, which Parquet and a browser do not take."""
     return name.encode("utf-8", "replace").decode("utf-8")
 
 

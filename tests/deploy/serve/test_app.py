@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
@@ -287,6 +288,21 @@ def test_a_folder_can_stand_in_for_the_training_images(own, data, tmp_path, run_
         turned = next(number for number in range(12) if answers.gallery.name_of(number) == "turned.jpg")
         with Image.open(io.BytesIO(client.get(f"/api/thumbnail/{turned}").content)) as shown:
             assert shown.size == (30, 50)  # upright
+
+
+def test_names_that_are_not_utf_8_are_told_with_a_question_mark(own, data, tmp_path, run_server):
+    """JSON cannot hold them, and every image that was near such a file would get no answer."""
+    folder = tmp_path / os.fsdecode("caf\u00e9s".encode("latin-1"))
+    folder.mkdir()
+    shutil.copyfile(data / "test/red/03.png", folder / os.fsdecode("caf\u00e9.png".encode("latin-1")))
+    with (
+        run_server(load(own, "cpu"), folder) as (address, _),
+        httpx.Client(base_url=address, timeout=60, trust_env=False) as client,
+    ):
+        (found,) = send(client, ("a.png", (data / "test/red/03.png").read_bytes())).json()["images"]
+        assert [one["name"] for one in found["neighbours"]] == ["caf?.png"]
+        assert client.get("/api/neighbours/0").json()["image"]["name"] == "caf?.png"
+        assert client.get("/api/model").json()["images"]["title"] == "images of caf?s"
 
 
 def test_an_exported_model_predicts_without_images_of_its_own(own, data, tmp_path, run_server):

@@ -13,7 +13,7 @@ from varcon.deploy.card import scores_of
 from varcon.deploy.model import Model
 from varcon.deploy.serve.gallery import Gallery
 from varcon.deploy.serve.uploads import FILE_BYTES, FILES, REQUEST_BYTES, Refused
-from varcon.deploy.vectors import unit
+from varcon.deploy.vectors import readable, unit
 
 TOP = 5  # classes of an image
 NEIGHBOURS = 6
@@ -43,7 +43,7 @@ class Answers:
             "test_images": config.origin.get("test_images"),
             "images": gallery
             and {
-                "title": gallery.title,
+                "title": readable(gallery.title),
                 "count": len(gallery),
                 "labels": gallery.labels_are,
                 "on_map": len(gallery.map.ids) if gallery.map else 0,
@@ -111,7 +111,7 @@ class Answers:
                 "id": number,
                 "label": self.model.classes[label],
                 "cosine": cosine,
-                "name": self.gallery.name_of(number),
+                "name": readable(self.gallery.name_of(number)),
                 "thumbnail": f"/api/thumbnail/{number}?session={self.session}",
             }
             for (number, cosine), label in zip(found, labels, strict=True)
