@@ -100,6 +100,17 @@ def test_images_it_cannot_take(on_images, images, words):
         on_images.predict(images)
 
 
+def test_images_after_a_table_leave_nothing_of_it(wine, digits):
+    """As if it had learned from nothing before."""
+    again = VarConEmbedding(epochs=1, random_state=0).fit(wine[0], wine[2])
+    again.feature_names_in_ = np.array([f"column {place}" for place in range(13)], object)
+    train, test, labels, _ = digits
+    again.fit(train, labels)
+    fresh = VarConEmbedding(epochs=1, random_state=0).fit(train, labels)
+    assert vars(again).keys() == vars(fresh).keys()
+    assert np.array_equal(again.transform(test), fresh.transform(test))
+
+
 def test_oblong_images():
     generator = np.random.default_rng(0)
     labels = np.arange(24) % 2

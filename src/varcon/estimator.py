@@ -214,6 +214,8 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         if dimensions(X) > 2:
             samples = any_images(X)
             check_consistent_length(X, y)
+            for name in ("n_features_in_", "feature_names_in_"):  # of a table that it learned from before
+                self.__dict__.pop(name, None)
             mean, std = channel_statistics(samples)
             self.mean_, self.scale_ = np.array(mean), np.array(std)
         else:
