@@ -237,7 +237,16 @@ def test_other_errors_are_json_too(client):
         405,
         {"error": "GET is not how to ask at /api/predict"},
     )
+    assert found.headers["allow"] == "POST"
     assert client.get("/docs").status_code == 404  # which would load scripts from elsewhere
+
+
+@pytest.mark.parametrize("path", ["/", "/api/model", "/api/map", "/api/neighbours/0", "/api/thumbnail/0"])
+def test_head_is_answered_as_get_but_for_the_content(client, path):
+    wanted, found = client.get(path), client.head(path)
+    assert (found.status_code, found.content) == (200, b"")
+    for name in ("content-type", "content-length"):
+        assert found.headers[name] == wanted.headers[name]
 
 
 def test_a_page_from_elsewhere_cannot_pass_for_this_machine(client):

@@ -23,6 +23,7 @@ Result = TypeVar("Result")
 
 PAGE = Path(__file__).parent / "page.html"
 UPLOADS_AT_ONCE = 8  # requests that are read side by side; with the limit of a file this bounds memory
+READ = ["GET", "HEAD"]  # what watches over servers asks by HEAD whether they are up
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; img-src 'self' blob: data:; connect-src 'self'; "
     "style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
@@ -65,23 +66,23 @@ def make_app(answers: Answers, host_names: set[str] | None = None) -> FastAPI:
         },
     )
 
-    @app.get("/")
+    @app.api_route("/", methods=READ)
     async def show_page() -> Response:
         return HTMLResponse(page, headers={**SAFE, "Cache-Control": "no-cache"})
 
-    @app.get("/api/model")
+    @app.api_route("/api/model", methods=READ)
     async def model() -> Answer:
         return answers.about()
 
-    @app.get("/api/map")
+    @app.api_route("/api/map", methods=READ)
     async def map_of_images() -> Answer:
         return await in_turn(answers.map)
 
-    @app.get("/api/neighbours/{number}")
+    @app.api_route("/api/neighbours/{number}", methods=READ)
     async def neighbours(number: int) -> Answer:
         return await in_turn(answers.neighbours, number)
 
-    @app.get("/api/thumbnail/{number}")
+    @app.api_route("/api/thumbnail/{number}", methods=READ)
     async def thumbnail(number: int, session: str = "") -> Response:
         answers.known(number)
         assert thumbnail_of
@@ -131,7 +132,9 @@ async def refused(request: Request, found: Any) -> Response:
 
 async def not_served(request: Request, found: Any) -> Response:
     what = {404: "there is nothing at", 405: f"{request.method} is not how to ask at"}
-    return tell(found.status_code, f"{what.get(found.status_code, found.detail)} {request.url.path}")
+    answer = tell(found.status_code, f"{what.get(found.status_code, found.detail)} {request.url.path}")
+    answer.headers.update(found.headers or {})  # of 405 it says how to ask
+    return answer
 
 
 async def no_number(request: Request, found: Any) -> Response:
