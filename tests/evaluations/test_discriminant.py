@@ -121,6 +121,23 @@ def test_a_few_images_that_are_right_prove_no_certainty(digits):
     assert F.cross_entropy(found(features), labels) < 0.6  # where certainty would cost several
 
 
+@pytest.mark.parametrize("apart", [0, 1e-6, 1e-3])
+def test_copies_of_a_training_image_make_no_one_surer(apart, generator):
+    """Against one image of each class, which says the same: what classes vary by is then the copies' rounding
+    or noise, and no measure of how other images differ."""
+    centres = torch.randn(5, 16, generator=generator)
+    labels = torch.arange(400) % 5
+    features = centres[labels] + torch.randn(400, 16, generator=generator)
+    once = fit(discriminants(centres, torch.arange(5), 5), features[:200], labels[:200])
+    copies = centres.repeat(3, 1) + apart * torch.randn(15, 16, generator=generator)
+    found = fit(discriminants(copies, torch.arange(15) % 5, 5), features[:200], labels[:200])
+    expected = F.cross_entropy(once(features[200:]), labels[200:]).item()
+    assert F.cross_entropy(found(features[200:]), labels[200:]).item() == pytest.approx(expected, abs=0.02)
+    p = found(features[200:]).softmax(1)
+    right = (p.argmax(1) == labels[200:]).double().mean().item()
+    assert p.amax(1).mean().item() == pytest.approx(right, abs=0.04)
+
+
 def test_each_half_is_judged_by_what_the_other_chose(digits, monkeypatch):
     pixels = raw_pixels(digits, CPU)
     test, labels = pixels.features(digits.test), digits.test.labels

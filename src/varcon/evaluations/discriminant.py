@@ -21,6 +21,7 @@ from varcon.losses.varcon import class_sums
 # The first is the nearest mean; of those that do equally well the first is taken.
 SHRINKAGES = (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 3e-3, 1e-3, 3e-4)
 TEMPERATURES = (1e-2, 1e5)  # 1 where other images differ as training images do, more where by more
+EVEN = 100  # temperature over the greatest difference of scores, at which all classes are about as likely
 SPARED = 0.2  # of each class's training images, to fit to where there are no test images
 ENOUGH = 10_000  # images to fit two numbers to
 
@@ -137,6 +138,8 @@ def at_best_temperature(one: Discriminant, features: Tensor, labels: Tensor) -> 
         own = log_p.gather(1, labels[:, None])
         return -float(own.sum() + log_p[:, prior.isfinite()].mean()) / (len(labels) + 1)
 
-    low, high = map(math.log, TEMPERATURES)
-    found = minimize_scalar(cost, bounds=(low, high), method="bounded")
+    low, high = TEMPERATURES
+    # Where a class's training images are copies of one, others differ more by any factor.
+    high = max(high, EVEN * float((plain.amax(1) - plain.amin(1)).max()))
+    found = minimize_scalar(cost, bounds=(math.log(low), math.log(high)), method="bounded")
     return float(found.fun), replace(one, temperature=math.exp(found.x))
