@@ -263,13 +263,13 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _features(self, X: Any) -> Tensor:
         data = self._data(self._samples(X))
-        features = self._frozen(data).features(data.train)
-        if not torch.isfinite(features).all():
+        try:
+            return self._frozen(data).features(data.train)
+        except InputError:  # they are no numbers
             raise InputError(
                 f"X holds values so far from those that {type(self).__name__} has learned from that float32 "
                 "does not reach; correct them"
-            )
-        return features
+            ) from None
 
     @property
     def _n_features_out(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from varcon.core import Data, Findings, InputError, OnProgress
 from varcon.data.subset import choose
-from varcon.evaluations.frozen import FrozenEncoder, check_finite
+from varcon.evaluations.frozen import FrozenEncoder
 from varcon.limits import at_least, declared, seed
 
 IMAGES_AT_ONCE = 4096  # whose features are held in float64
@@ -71,7 +71,6 @@ def labelled_features(encoder: FrozenEncoder, data: Data, normalize: bool) -> tu
             f"the {len(data.test)} test images are of one class; to cluster or compare classes takes two"
         )
     features = encoder.features(data.test)
-    check_finite(features)
     return F.normalize(features, dim=1) if normalize else features, data.test.labels.cpu()
 
 

@@ -37,6 +37,7 @@ class FrozenEncoder:
         if id(split) not in self._kept:
             stored = self._store.read(split) if self._store else None
             features = self._encode_all(split) if stored is None else stored.to(self.device)
+            check_finite(features)  # for all who judge them: most would find numbers, and wrong ones
             if self._store and stored is None:
                 self._store.write(split, features)
             self._kept[id(split)] = (split, features)
@@ -82,14 +83,15 @@ def checked_features(encoder: FrozenEncoder, split: Split) -> tuple[Tensor, Tens
     """The features and labels of a split, on the encoder's device."""
     if not len(split):
         raise InputError("there are no images to evaluate on; give at least one of each part")
-    features = encoder.features(split)
-    check_finite(features)
-    return features, split.labels.to(encoder.device)
+    return encoder.features(split), split.labels.to(encoder.device)
 
 
 def check_finite(features: Tensor) -> None:
     if not torch.stack(torch.aminmax(features)).isfinite().all():
-        raise InputError("the encoder's features hold NaN or infinity; train it with a lower learning rate")
+        raise InputError(
+            "the features hold NaN or infinity; train the encoder with a lower learning rate, or correct "
+            "vectors that lie far from all others"
+        )
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
