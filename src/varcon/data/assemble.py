@@ -104,7 +104,7 @@ def feature_statistics(vectors: Tensor) -> tuple[tuple[float, ...], tuple[float,
     """Mean and deviation of each feature; a constant one's is 1, so that nothing divides by zero."""
     std, mean = torch.std_mean(vectors.double(), dim=0, correction=0)
     rounding = torch.finfo(vectors.dtype).eps * vectors.abs().amax(dim=0)  # of a constant's mean
-    std = torch.where(std > rounding, std, 1.0)
+    std = torch.where(std > rounding, std, std.clamp_min(1.0))  # what varies by more is divided all the same
     return tuple(mean.tolist()), tuple(std.tolist())
 
 
