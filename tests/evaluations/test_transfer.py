@@ -146,3 +146,12 @@ def test_what_cannot_be(digits, tmp_path):
         Transfer((parse_target("mean=/data"),))
     with pytest.raises(InputError, match="choose one of top1, mean-per-class, map"):
         Target("a", DataSettings(), "accuracy")
+
+
+@pytest.mark.parametrize("setting", [{"held_out": 0.2}, {"per_class": 5}, {"store": "decoded"}])
+def test_settings_that_voc_cannot_have_are_refused_and_not_ignored(setting):
+    """Whoever holds images out to choose by would else be judged by the test images."""
+    data = DataSettings("folder", "voc", **setting)
+    with pytest.raises(InputError, match=rf"target voc sets data\.{next(iter(setting))}, .*leave it out"):
+        Target("voc", data)
+    Target("pets", data)

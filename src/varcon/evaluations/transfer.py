@@ -33,6 +33,7 @@ MEASURED_BY: dict[str, Metric] = {
     "caltech101": "mean-per-class",
     "flowers": "mean-per-class",
 }
+UNKNOWN_TO_VOC = ("held_out", "per_class", "store")  # settings of data that its reader leaves aside
 ALIASES = {"food101": "food", "flowers102": "flowers", "oxfordpets": "pets", "stanfordcars": "cars"}
 ALIASES |= {"fgvcaircraft": "aircraft", "voc": "voc2007", "pascalvoc2007": "voc2007"}
 
@@ -58,6 +59,12 @@ class Target:
             raise InputError(
                 f"transfer target {self.name} is measured by mAP over several classes an image, which only "
                 "VOC's folder has; give its path"
+            )
+        unread = [name for name in UNKNOWN_TO_VOC if getattr(self.data, name)]
+        if self.measure == "map" and unread:
+            raise InputError(
+                f"transfer target {self.name} sets data.{unread[0]}, and VOC's images are all read, into "
+                "memory; leave it out"
             )
 
     @property
