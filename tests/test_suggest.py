@@ -442,6 +442,13 @@ def test_what_cannot_be(tmp_path):
         suggest(make(tmp_path / "one", {"cat": 3}), "cpu")
 
 
+@pytest.mark.parametrize("inside", ["photos", "photos/train"])
+def test_a_folder_around_the_data_is_named(tmp_path, inside):
+    make(tmp_path / "one" / inside, {"cat": 3, "dog": 3})
+    with pytest.raises(InputError, match=r"if \S+/one/photos holds their folders, give that"):
+        suggest(tmp_path / "one", "cpu")
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

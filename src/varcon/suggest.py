@@ -71,7 +71,10 @@ def suggest(
     found = find_images(path)
     images, classes = len(found.train_files), len(found.classes)
     if classes < 2:
-        raise InputError(f"{path} has images of one class alone; to tell classes apart it takes two")
+        above = [folder for folder in found.train_files[0].parents if path in folder.parents]
+        one = next(folder for folder in reversed(above) if folder.name == found.classes[0])
+        hint = f"; if {one} holds their folders, give that" if any(map(Path.is_dir, one.iterdir())) else ""
+        raise InputError(f"{path} has images of one class alone; to tell classes apart it takes two{hint}")
     drawn = with_held_out(found, path)
     side = usual_side(found.train_files, progress)
     asked = data or DataSettings("folder", str(path))
