@@ -113,7 +113,7 @@ class Export:
 
 def predict(arguments: list[str], console: Console) -> None:
     chosen: Predict = parse(Predict, "predict", arguments)
-    files = some_images(chosen.images, "predict")
+    files = some_images(chosen.run, chosen.images, "predict")
     if chosen.json and chosen.csv:
         raise InputError("predict writes either --json or --csv; call it twice for both")
     check_target(chosen)
@@ -152,7 +152,7 @@ def embed(arguments: list[str], console: Console) -> None:
     out, root = chosen.out.expanduser(), chosen.folder.expanduser()
     if not root.exists():  # a pattern would have no folder from which its files' paths are told
         raise InputError(f"there is no folder {chosen.folder}; embed takes one folder of images, no pattern")
-    files = some_images([str(root)], "embed")
+    files = some_images(chosen.run, [str(root)], "embed")
     check_place(out, WRITERS)
     broken = done = 0
     with beside(console, "embedding") as aside:
@@ -171,7 +171,7 @@ def embed(arguments: list[str], console: Console) -> None:
 
 def search(arguments: list[str], console: Console) -> None:
     chosen: Search = parse(Search, "search", arguments)
-    files = some_images(chosen.images, "search")
+    files = some_images(chosen.run, chosen.images, "search")
     if chosen.top < 1:
         raise InputError(f"--top is {chosen.top}; it counts from 1")
     if not chosen.index.expanduser().is_dir():
@@ -211,12 +211,15 @@ def serve(arguments: list[str], console: Console) -> None:
     start(arguments, console)
 
 
-def some_images(places: tuple[str, ...] | list[str], verb: str) -> list[Path]:
-    """Looked for before the model is loaded: a slip in a path is told at once."""
+def some_images(run: Path, places: tuple[str, ...] | list[str], verb: str) -> list[Path]:
+    """Looked for before the model is loaded: a slip in a path is told at once. That of the run comes first,
+    lest one who names it last reads that it holds no images."""
     from varcon.deploy.images import find_images
+    from varcon.deploy.model import check_model
 
     if not places:
         raise InputError(f"{verb} needs images after the run, for example: varcon {verb} RUN photo.jpg")
+    check_model(run.expanduser())
     return find_images(places)
 
 

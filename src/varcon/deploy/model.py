@@ -161,21 +161,31 @@ def load(
     """
     place = Path(path).expanduser()
     where = torch.device(pick_device(device))
-    if not place.exists():
-        raise InputError(f"there is no run or exported model {place}")
+    check_model(place)
     if (place / "recipe.json").exists():
         config, training = learned.of_run(place, data_path, where, progress)
         weights = place / "encoder.safetensors"
         return Model(from_weights(weights, config, where), config, weights, where, training)
-    folder = place if place.is_dir() else place.parent
-    found = [name for name in READERS if (folder / name).exists() and place in (folder, folder / name)]
-    if not found or not (folder / CONFIG).exists():
+    weights = exported(place)[0]
+    config = read_config(weights.parent)
+    return Model(READERS[weights.name](weights, config, where), config, weights, where)
+
+
+def check_model(place: Path) -> None:
+    if not place.exists():
+        raise InputError(f"there is no run or exported model {place}")
+    if not (place / "recipe.json").exists() and not exported(place):
         raise InputError(
             f"{place} is neither a run nor an exported model: it has no recipe.json, and not both of "
             f"{CONFIG} and one of {', '.join(READERS)}"
         )
-    config, weights = read_config(folder), folder / found[0]
-    return Model(READERS[found[0]](weights, config, where), config, weights, where)
+
+
+def exported(place: Path) -> list[Path]:
+    """What `varcon export` wrote there as weights or a program; none where that cannot be used."""
+    folder = place if place.is_dir() else place.parent
+    found = [folder / name for name in READERS if (folder / name).exists()]
+    return [path for path in found if place in (folder, path) and (folder / CONFIG).exists()]
 
 
 def encoder_of(weights: Path, config: Config) -> torch.nn.Module:
