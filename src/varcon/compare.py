@@ -12,7 +12,7 @@ from varcon.budget import Budget, timed_epochs, under_one_budget
 from varcon.core import InputError, OnProgress
 from varcon.data import load
 from varcon.engine.check import check
-from varcon.limits import did_you_mean
+from varcon.limits import meant_or
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe
 from varcon.runs import Planned, Result, check_run
@@ -73,7 +73,7 @@ def plan(
 def own_recipe(base: Recipe[Any], path: Path, method: str) -> Recipe[Any]:
     if method not in METHODS:
         raise InputError(
-            f"there is no method {method!r}{did_you_mean(method, METHODS)}; methods: {', '.join(METHODS)}"
+            f"there is no method {method!r}{meant_or(method, METHODS)} methods: {', '.join(METHODS)}"
         )
     beside = path.with_name(f"{method}.toml")
     if base.method_name == method:

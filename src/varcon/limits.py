@@ -13,6 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from varcon.core import InputError
 
+ONE = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
+SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
+
 
 def above_zero(settings: Any, *names: str, of: str = "method") -> None:
     _require(settings, names, of, lambda value: 0 < value < math.inf, "must be above 0 and finite")
@@ -79,8 +82,7 @@ def checked(value: Any, hint: Any, place: str) -> Any:
         if value in inner:
             return value
         raise InputError(
-            f"{place} is {value!r}{did_you_mean(str(value), inner)}; "
-            f"choose one of {', '.join(map(str, inner))}"
+            f"{place} is {value!r}{meant_or(str(value), inner)} choose one of {', '.join(map(str, inner))}"
         )
     elif origin is tuple and isinstance(value, list | tuple):
         kinds = inner[:1] * len(value) if inner[-1] is ... else inner
@@ -93,10 +95,24 @@ def checked(value: Any, hint: Any, place: str) -> Any:
         if dataclasses.is_dataclass(value):
             declared(value, place)
         return value
-    expected = getattr(hint, "__name__", str(hint)) if origin is None else str(hint)
-    raise InputError(f"{place} is {value!r}; it must be of type {expected}")
+    raise InputError(f"{place} is {value!r}; it must be {in_words(hint)}")
+
+
+def in_words(hint: Any) -> str:
+    """A type as they know it who write recipes."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return " or ".join(in_words(option) for option in inner)
+    if origin is tuple and inner[0] in SEVERAL:
+        return f"a list of {'' if inner[-1] is ... else f'{len(inner)} '}{SEVERAL[inner[0]]}"
+    return ONE.get(hint, f"of type {getattr(hint, '__name__', hint)}")
 
 
 def did_you_mean(name: str, choices: Iterable[Any]) -> str:
     near = difflib.get_close_matches(name, [str(choice) for choice in choices], n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def meant_or(name: str, choices: Iterable[Any]) -> str:
+    """Where a list of the choices follows."""
+    return did_you_mean(name, choices) or ";"

@@ -18,7 +18,17 @@ from varcon.core import InputError
 from varcon.data import DataSettings
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings
-from varcon.limits import above_zero, at_least, below_one, checked, declared, did_you_mean, not_negative, seed
+from varcon.limits import (
+    above_zero,
+    at_least,
+    below_one,
+    checked,
+    declared,
+    did_you_mean,
+    meant_or,
+    not_negative,
+    seed,
+)
 from varcon.methods import METHODS
 
 MethodSettings = TypeVar("MethodSettings")
@@ -138,7 +148,7 @@ def recipe_from_dict(values: dict[str, Any]) -> Recipe[Any]:
     name = chosen.pop("name", "varcon")
     if name not in METHODS:
         raise InputError(
-            f"there is no method {name!r}{did_you_mean(str(name), METHODS)}; methods: {', '.join(METHODS)}"
+            f"there is no method {name!r}{meant_or(str(name), METHODS)} methods: {', '.join(METHODS)}"
         )
     method = _build(METHODS[name].Settings, chosen, "method", f"method {name}")
     rest = _build(Recipe, {key: value for key, value in values.items() if key != "method"}, "", "a recipe")
@@ -197,7 +207,7 @@ def _build(cls: Any, values: Any, where: str, title: str) -> Any:
     for key, value in _table(values, title).items():
         if key not in known:
             raise InputError(
-                f"{title} has no setting {key!r}{did_you_mean(key, known)}; settings: {', '.join(known)}"
+                f"{title} has no setting {key!r}{meant_or(key, known)} settings: {', '.join(known)}"
             )
         place = f"{where}.{key}" if where else key
         if dataclasses.is_dataclass(hints[key]):

@@ -30,7 +30,7 @@ UNEVEN = (
     3  # times as many images in the largest class as in the smallest, from which classes are drawn evenly
 )
 MOST_NEIGHBOURS = 20  # that vote
-FEW = 5  # images of a class, below which little can be learnt of it
+FEW = 5  # images of a class, below which little can be learned of it
 TABLES = (".csv", ".tsv", ".parquet", ".feather", ".xlsx")
 SEAL = "# As it was chosen:"
 
@@ -116,7 +116,7 @@ def suggest(
     if small:
         named = ", ".join(small[:5]) + (" and others" if len(small) > 5 else "")
         reasons.append(
-            f"Fewer than {FEW} images: {named}. Little can be learnt of these; add some if you can."
+            f"Fewer than {FEW} images: {named}. Little can be learned of these; add some if you can."
         )
     reasons.append(
         "Mirrored images count as the same; where they do not (text, digits), set augment.flip to 0."

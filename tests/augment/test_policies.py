@@ -138,10 +138,10 @@ def test_on_a_gpu_without_waiting_for_it(settings):
     [
         (
             {"policy": "simm"},
-            "augment.policy is 'simm'; did you mean 'sim'.; choose one of none, crop-flip, sim",
+            "augment.policy is 'simm'; did you mean 'sim'. choose one of none, crop-flip, sim",
         ),
         ({"views": 0}, "augment.views is 0; it must be at least 1"),
-        ({"views": 2.5}, "augment.views is 2.5; it must be of type int"),
+        ({"views": 2.5}, "augment.views is 2.5; it must be a whole number"),
         ({"crop_area": (0.0, 1.0)}, "augment.crop_area"),
         ({"crop_area": (0.9, 0.2)}, "in that order"),
         ({"crop_area": (0.2, 1.1)}, "at most 1"),

@@ -31,10 +31,14 @@ def test_unknown_name_is_answered_with_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "kind"),
-    [({"path": Path("a.npz")}, "str"), ({"per_class": 2.5}, "int"), ({"image_size": "8"}, "int")],
+    [
+        ({"path": Path("a.npz")}, "text"),
+        ({"per_class": 2.5}, "a whole number"),
+        ({"image_size": "8"}, "a whole number"),
+    ],
 )
 def test_settings_are_of_their_types_in_python_too(setting: dict[str, Any], kind: str) -> None:
-    with pytest.raises(InputError, match=rf"data\.\w+ is .*; it must be of type {kind}"):
+    with pytest.raises(InputError, match=rf"data\.\w+ is .*; it must be {kind}"):
         DataSettings(**setting)
 
 

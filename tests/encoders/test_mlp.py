@@ -38,7 +38,7 @@ def test_encoders_and_data_of_different_kinds():
     [
         ({"name": "large"}, r"encoder\.name is 'large'; choose one of small"),
         ({"stem": "smal"}, r"encoder\.stem is 'smal'; did you mean 'small'"),
-        ({"weights": Path("a.safetensors")}, r"encoder\.weights is .*; it must be of type str"),
+        ({"weights": Path("a.safetensors")}, r"encoder\.weights is .*; it must be text"),
     ],
 )
 def test_settings_that_cannot_be(settings, message):

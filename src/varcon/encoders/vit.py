@@ -65,7 +65,7 @@ class Trunk(nn.Module):
         return self.ln(self.layers(tokens + self.positions(size)))
 
     def positions(self, size: tuple[int, int]) -> Tensor:
-        """As learnt, or for images of another size stretched over their patches."""
+        """As learned, or for images of another size stretched over their patches."""
         if size == (self.grid, self.grid):
             return self.pos_embedding
         first, rest = self.pos_embedding.split([1, self.grid**2], dim=1)

@@ -119,7 +119,7 @@ class FineTune:
     def _first_head(
         self, encoder: FrozenEncoder, data: Data, labels: Tensor, generator: torch.Generator
     ) -> nn.Linear:
-        """A random head pulls the features about until it has learnt what they already say; in few epochs it
+        """A random head pulls the features about until it has learned what they already say; in few epochs it
         does not even come to where the regression begins."""
         features = outputs_of(encoder.encoder, data.train, encoder)
         head = linear_classifier(features.shape[1], len(data.classes), generator).to(encoder.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ from varcon.data.voc import load_voc
 from varcon.evaluations.frozen import FrozenEncoder
 from varcon.evaluations.logistic import LogisticProbe
 from varcon.evaluations.metrics import METRICS, mean_per_class, top1
+from varcon.limits import meant_or
 
 Metric = Literal["top1", "mean-per-class", "map"]
 
@@ -89,7 +89,7 @@ class Transfer:
 
     def __call__(self, encoder: FrozenEncoder, data: Data) -> Findings:
         if not self.targets:
-            raise InputError("transfer has no targets; name some, as in flowers=PATH")
+            raise InputError("transfer has no targets; name some: --target flowers=PATH")
         scores: dict[str, float] = {}
         rows = []
         for number, target in enumerate(self.targets):
@@ -169,9 +169,10 @@ def parse_target(text: str) -> Target:
     head, _, path = text.partition("=")
     name, _, metric = head.partition(":")
     if metric and metric not in METRICS:
-        near = difflib.get_close_matches(metric, METRICS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"{text!r}: there is no metric {metric!r}{hint}; choose one of {', '.join(METRICS)}")
+        raise InputError(
+            f"{text!r}: there is no metric {metric!r}{meant_or(metric, METRICS)} "
+            f"choose one of {', '.join(METRICS)}"
+        )
     kind = plain_name(name)
     if kind == "digits" and not path:
         return Target(name, DataSettings("digits"), metric)  # type: ignore[arg-type]

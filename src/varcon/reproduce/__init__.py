@@ -10,7 +10,7 @@ from varcon import run
 from varcon.core import Data, InputError, OnProgress
 from varcon.data import load
 from varcon.engine.check import check
-from varcon.limits import did_you_mean
+from varcon.limits import meant_or
 from varcon.recipe import differences, recipe_to_dict
 from varcon.reproduce import stand_ins, tables
 from varcon.reproduce.declarations import ARTIFACTS, Artifact
@@ -56,7 +56,7 @@ def chosen(names: tuple[str, ...]) -> list[str]:
     for name in names:
         if name != "all" and name not in ARTIFACTS:
             raise InputError(
-                f"there is no table or figure {name!r}{did_you_mean(name, ARTIFACTS)}; "
+                f"there is no table or figure {name!r}{meant_or(name, ARTIFACTS)} "
                 f"choose from {', '.join(ARTIFACTS)}, or all"
             )
     return list(ARTIFACTS) if "all" in names else list(dict.fromkeys(names))

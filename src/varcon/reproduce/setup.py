@@ -17,7 +17,7 @@ from varcon.evaluations import FurtherSettings
 from varcon.evaluations.real import ReaL
 from varcon.evaluations.robustness import Robustness
 from varcon.evaluations.transfer import Target
-from varcon.limits import did_you_mean
+from varcon.limits import meant_or
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, differences, recipe_to_dict
 from varcon.reproduce.scales import (
@@ -167,7 +167,7 @@ def set_up(
     scale = SCALES.get(scale_name)
     if scale is None:
         raise InputError(
-            f"there is no scale {scale_name!r}{did_you_mean(scale_name, SCALES)}; "
+            f"there is no scale {scale_name!r}{meant_or(scale_name, SCALES)} "
             f"choose one of {', '.join(SCALES)}"
         )
     chosen = parse_data(data) if data else scale.data
@@ -217,7 +217,7 @@ def parse_data(text: str) -> DataSettings:
         return DataSettings(name, path)  # type: ignore[arg-type]
     if equals and not Path(text).exists():
         raise InputError(
-            f"--data is {text!r}: there is no kind of data {name!r}{did_you_mean(name, DATASETS)}; "
+            f"--data is {text!r}: there is no kind of data {name!r}{meant_or(name, DATASETS)} "
             f"choose one of {', '.join(DATASETS)}"
         )
     if text == "digits":
