@@ -174,6 +174,22 @@ def test_explain_touches_nothing():
     assert (terms.kl + terms.nll).mean() == pytest.approx(loss_fn(z, labels).item(), rel=1e-6)
 
 
+@pytest.mark.parametrize("references", ["batch", "leave-one-out", "ema", "learned"])
+def test_a_temperature_for_one_call(references, generator):
+    """As where it moves during training: value, gradients and terms are those of a loss that has it."""
+    z = torch.randn(20, 6, dtype=torch.float64, generator=generator, requires_grad=True)
+    labels = torch.arange(20) % 4
+    usual, other = (VarConLoss(4, t, references=references, dimensions=6).double() for t in (0.1, 0.25))
+    other.load_state_dict(usual.state_dict())
+    found = []
+    for loss_fn, now in ((usual, torch.tensor(0.25)), (other, None)):
+        loss, terms = loss_fn.with_terms(z, labels, now)
+        gradients = torch.autograd.grad(loss, [z, *loss_fn.parameters()])
+        found.append((loss.detach(), *terms, *gradients))
+    torch.testing.assert_close(*found)
+    assert usual(z, labels) != other(z, labels)
+
+
 def test_unit_embeddings_need_no_normalising():
     z, labels = batch()
     unit = torch.nn.functional.normalize(z, dim=1)

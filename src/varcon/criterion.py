@@ -119,10 +119,16 @@ class VarConLoss(nn.Module):
         with torch.no_grad():
             return self._loss(embeddings, labels, learn=False)[1]
 
-    def with_terms(self, embeddings: Tensor, labels: Tensor) -> tuple[Tensor, Terms]:
-        """The loss, and the terms of each sample."""
+    def with_terms(
+        self, embeddings: Tensor, labels: Tensor, temperature: Tensor | None = None
+    ) -> tuple[Tensor, Terms]:
+        """The loss, and the terms of each sample.
+
+        `temperature` replaces tau1 for this call, as where it changes during training: a float32 number on
+        the device, above epsilon, which a CUDA graph reads anew in every replay.
+        """
         self.clamp_epsilon()
-        return self._loss(embeddings, labels, learn=self.training)
+        return self._loss(embeddings, labels, self.training, temperature)
 
     @torch.no_grad()
     def clamp_epsilon(self) -> None:
@@ -130,7 +136,9 @@ class VarConLoss(nn.Module):
         if self.epsilon.requires_grad:
             self.epsilon.clamp_(*self.epsilon_range)
 
-    def _loss(self, embeddings: Tensor, labels: Tensor, learn: bool) -> tuple[Tensor, Terms]:
+    def _loss(
+        self, embeddings: Tensor, labels: Tensor, learn: bool, temperature: Tensor | None = None
+    ) -> tuple[Tensor, Terms]:
         check_shapes(embeddings, labels)
         if self.epsilon.device != embeddings.device:
             raise InputError(
@@ -155,9 +163,9 @@ class VarConLoss(nn.Module):
                 f"{embeddings.shape[1]}"
             )
         if loss_kernel_serves(embeddings) and self.references != "learned":
-            return self._fused(embeddings, places, num_classes, learn)
+            return self._fused(embeddings, places, num_classes, learn, temperature)
         with torch.autocast(embeddings.device.type, enabled=False):
-            losses, terms, sums, counts = self._plain(embeddings, places, num_classes)
+            losses, terms, sums, counts = self._plain(embeddings, places, num_classes, temperature)
         if not looked_at:
             outside = (places < 0) | (places >= num_classes)
             norms = lengths(embeddings)
@@ -190,7 +198,7 @@ class VarConLoss(nn.Module):
         return labels, self.num_classes
 
     def _fused(
-        self, embeddings: Tensor, places: Tensor, num_classes: int, learn: bool
+        self, embeddings: Tensor, places: Tensor, num_classes: int, learn: bool, temperature: Tensor | None
     ) -> tuple[Tensor, Terms]:
         from varcon.kernels import fused_loss
 
@@ -206,6 +214,7 @@ class VarConLoss(nn.Module):
             self.temperature,
             self.bank if ema else None,
             self.known if ema else None,
+            temperature_now=temperature,
             all_classes=self.classes == "all",
             leave_one_out=self.references == "leave-one-out",
             normalize=self.normalize,
@@ -216,11 +225,12 @@ class VarConLoss(nn.Module):
         return loss, Terms(*terms.unbind())
 
     def _plain(
-        self, embeddings: Tensor, places: Tensor, num_classes: int
+        self, embeddings: Tensor, places: Tensor, num_classes: int, now: Tensor | None
     ) -> tuple[Tensor, Terms, Tensor, Tensor]:
         """The losses of the samples, their terms, and each class's sum and count over all processes."""
         z = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
         z = F.normalize(z, dim=1) if self.normalize else z
+        temperature = self.temperature if now is None else now.to(z.dtype)
         inside = places.clamp(0, num_classes - 1)
         constant = z.detach()
         # A bad label's sample goes into a row of its own: it must not move a class's reference.
@@ -232,10 +242,10 @@ class VarConLoss(nn.Module):
         sums, counts = together[:, :-1], together[:, -1]
         references, present = F.normalize(sums, dim=1), counts > 0
         if self.references == "learned":
-            scores = products(z, F.normalize(self.learned.to(z.dtype), dim=1)) / self.temperature
+            scores = products(z, F.normalize(self.learned.to(z.dtype), dim=1)) / temperature
             present = present | (self.classes == "all")
             losses, terms = varcon_loss_by_scores(
-                scores, inside, present, self.epsilon.to(z.dtype), self.temperature
+                scores, inside, present, self.epsilon.to(z.dtype), temperature
             )
             return losses, terms, sums, counts
         own = None
@@ -246,7 +256,7 @@ class VarConLoss(nn.Module):
             references = torch.where(self.known[:, None], bank, references)
             present = (present | self.known) if self.classes == "all" else present
         losses, terms = varcon_loss(
-            z, inside, references, present, self.epsilon.to(z.dtype), self.temperature, own
+            z, inside, references, present, self.epsilon.to(z.dtype), temperature, own
         )
         return losses, terms, sums, counts
 

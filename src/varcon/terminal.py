@@ -22,7 +22,7 @@ from rich.text import Text
 
 from varcon.core import Findings, Progress
 
-SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau2": "tau2", "epsilon": "epsilon"}
+SHOWN = {"loss": "loss", "kl": "KL", "nll": "NLL", "tau1": "tau1", "tau2": "tau2", "epsilon": "epsilon"}
 BETWEEN_NUMBERS = "  "
 SECONDS_BETWEEN_LINES = 15.0
 HARDEST_SHOWN = 10

@@ -134,12 +134,14 @@ def repeatable(monkeypatch):
 @pytest.mark.parametrize("name", METHODS)
 def test_a_captured_step_is_the_same_step(name, repeatable):
     """Thirty steps with a moving learning rate and what each method changes on the way: a rising momentum,
-    prototypes that thaw, a queue that comes into use, the share of mixup."""
+    prototypes that thaw, a queue that comes into use, the share of mixup, a temperature that moves."""
     recipe = load_recipe(RECIPES / f"{name}.toml")
     if name == "swav":
         recipe = replace(recipe, method=replace(recipe.method, queue=256, queue_from=2))
     if name == "ce":
         recipe = replace(recipe, method=replace(recipe.method, mixup=0.3))
+    if name == "varcon":
+        recipe = replace(recipe, method=replace(recipe.method, start_temperature=0.3))
     data, device, steps = load(recipe.data), torch.device("cuda"), 30
     plain, other = build_step(recipe, data, device), build_step(recipe, data, device)
     graphed = GraphedStep(other)

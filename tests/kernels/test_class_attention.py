@@ -23,3 +23,6 @@ def test_equals_the_masked_softmax(classes, present, generator, monkeypatch):
         scores = references[others] @ queries[i] / 0.1
         torch.testing.assert_close(log_sum[i], scores.logsumexp(0), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(mean[i], scores.softmax(0) @ references[others], rtol=1e-12, atol=1e-12)
+    of_a_tensor = torch.tensor(0.1, dtype=torch.float64)  # as one that moves during training
+    again = class_attention.attend_other_classes(queries, references, there, labels, of_a_tensor)
+    torch.testing.assert_close(again, (mean, log_sum), rtol=1e-12, atol=1e-12)

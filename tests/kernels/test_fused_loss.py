@@ -119,6 +119,24 @@ def test_equals_the_twin(options, generator, monkeypatch):
             torch.testing.assert_close(value, other, msg=name)
 
 
+@pytest.mark.parametrize("options", OPTIONS)
+def test_a_temperature_on_the_device_stands_for_the_losss_own(options, generator):
+    embeddings, labels = draw(30, 6, 12, generator)
+    usual, other = (VarConLoss(12, temperature, **options).to(DEVICE) for temperature in (0.1, 0.3))
+    now = torch.tensor(0.3, device=DEVICE)
+    (got, terms), (expected, expected_terms) = (
+        usual.with_terms(embeddings, labels, now),
+        other.with_terms(embeddings, labels),
+    )
+    assert "_FusedLoss" in type(got.grad_fn).__name__
+    assert_close(
+        value_and_gradients(got, embeddings, usual.epsilon),
+        value_and_gradients(expected, embeddings, other.epsilon),
+        1e-5,
+    )
+    torch.testing.assert_close(torch.stack(terms), torch.stack(expected_terms))
+
+
 def test_classes_found_by_themselves(generator):
     embeddings, labels = draw(20, 6, 5, generator)
     sparse = torch.tensor([7, 10**12, 3, 0, 5], device=DEVICE)[labels]
@@ -170,7 +188,7 @@ def test_bad_samples_make_the_loss_nan(spoil, generator):
     embeddings, labels = draw(20, 6, 5, generator)
     embeddings = embeddings.detach()
     running = VarConLoss(5, references="ema").to(DEVICE)
-    fused_step = partial(running._fused, num_classes=5, learn=True)
+    fused_step = partial(running._fused, num_classes=5, learn=True, temperature=None)
     with torch.no_grad():
         running._make_room(embeddings)
         fused_step(embeddings, labels)
@@ -241,7 +259,7 @@ def test_operators_keep_the_compilers_rules(generator):
     epsilon = torch.tensor(0.02, device=DEVICE)
     second = torch.library.opcheck(
         torch.ops.varcon.loss_and_gradients.default,
-        (embeddings.detach(), epsilon, labels, sums, None, None, 0.1, 1, False, False, True),
+        (embeddings.detach(), epsilon, labels, sums, None, None, 0.1, None, 1, False, False, True),
         test_utils=("test_schema", "test_faketensor"),  # the order of atomic additions is free
     )
     assert {*first.values(), *second.values()} == {"SUCCESS"}

@@ -30,6 +30,7 @@ VARCON = {
 NONSENSE = {
     "varcon": {
         "temperature": ABOVE_ZERO,
+        "start_temperature": (*ABOVE_ZERO, 0.02),  # not above epsilon
         "epsilon": (*NOT_NEGATIVE, 0.3),
         "epsilon_rate": NOT_NEGATIVE,
         "dimensions": COUNTS,

@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from varcon import Recipe, VarConLoss, run
-from varcon.core import Batch
+from varcon.core import Batch, Progress
 from varcon.encoders import EncoderSettings
 from varcon.methods.varcon import VarCon, VarConSettings
 from varcon.recipe import TrainSettings
@@ -71,6 +71,39 @@ def test_its_references_are_judged_as_its_own_classifier(tmp_path):
     last, mean = (load_file(tmp_path / name / "classifier.safetensors") for name in ("0.0", "0.9"))
     assert last["temperature"] == mean["temperature"] == torch.tensor(0.1)
     assert not torch.equal(last["weight"], mean["weight"])
+
+
+@pytest.mark.parametrize("references", ["batch", "learned"])
+def test_a_temperature_that_moves_evenly_from_the_first_step_to_the_last(references, generator):
+    settings = VarConSettings(0.05, start_temperature=0.2, head="none", references=references)
+    method = VarCon(EncoderSettings().build(), settings, num_classes=3).eval()
+    views, labels = [torch.randn(6, 3, 8, 8, generator=generator)], torch.arange(6) % 3
+    batch = Batch(views, labels, torch.arange(6))
+    for step, tau1 in ((0, 0.2), (2, 0.15), (6, 0.05)):
+        method.before_step(Progress(step, total_steps=7, steps_per_epoch=7))
+        output = method(batch)
+        features = method.encoder(views[0])
+        own = VarConLoss(3, tau1, references=references, dimensions=features.shape[1])
+        if references == "learned":
+            own.learned = method.loss.learned
+        assert output.loss.item() == pytest.approx(own(features, labels).item(), rel=1e-5)
+        assert output.metrics["tau1"].item() == pytest.approx(tau1)
+    assert "tau1" not in VarCon(EncoderSettings().build(), VarConSettings(), 3)(batch).metrics
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.06, 0.1), (0.1, 0.06)])
+def test_a_learned_epsilon_stays_below_a_temperature_that_moves(first, last):
+    settings = VarConSettings(last, start_temperature=first)
+    method = VarCon(EncoderSettings().build(), settings, num_classes=3)
+    method.loss.epsilon.data.fill_(1.0)
+    method.after_step()
+    assert method.loss.epsilon.item() == pytest.approx(0.99 * 0.06)
+
+
+def test_one_step_is_the_first_and_the_last():
+    method = VarCon(EncoderSettings().build(), VarConSettings(start_temperature=0.3), num_classes=3)
+    method.before_step(Progress(0, total_steps=1, steps_per_epoch=1))
+    assert method.tau1.item() == pytest.approx(0.3)
 
 
 def test_epsilon_is_clamped_after_the_step():

@@ -19,6 +19,7 @@ CASES = [(name, {}) for name in METHODS] + [
     ("ce", {"mixup": 0.4, "label_smoothing": 0.1}),  # draws alike in both, and pairs the same images
     ("swav", {"queue_from": 0}),  # shares out the queue, full after two of the four steps
     ("varcon", {"references": "ema", "classes": "all"}),
+    ("varcon", {"start_temperature": 0.3}),
 ]
 
 

@@ -46,8 +46,9 @@ def test_a_difference_is_taken_seed_by_seed(tmp_path):
     assert Gathered({MINE: {1: mine[1]}, OTHER: {0: others[0]}}).cell(entry) is None
 
 
-def write_run(folder, epochs, epsilon):
-    """A journal of `epochs`, two rows each, whose confidence rises by a tenth from epoch to epoch."""
+def write_run(folder, epochs, epsilon, tau1=()):
+    """A journal of `epochs`, two rows each, whose confidence rises by a tenth from epoch to epoch; each has
+    its `tau1` where that moves."""
     folder.mkdir()
     recipe = replace(DIGITS, train=replace(DIGITS.train, epochs=epochs))
     (folder / "recipe.json").write_text(json.dumps({"recipe": recipe_to_dict(recipe)}))
@@ -56,6 +57,7 @@ def write_run(folder, epochs, epsilon):
         for half in (0.5, 1.0):
             loss = 10.0 - epoch + half
             row = {"step": 2 * epoch - 2 + int(2 * half), "epoch": epoch - 1 + half, "loss": loss}
+            row |= {"tau1": tau1[epoch - 1]} if tau1 else {}
             rows.append({**row, "kl": loss / 4, "nll": 3 * loss / 4, "epsilon": epsilon * epoch})
         quantiles = [0.0, 0.01, 0.1, 0.2, 0.3, 0.9, 1.0]
         confidence = {"mean": epoch / 10, "deviation": 0.05, "quantiles": quantiles}
@@ -88,3 +90,10 @@ def test_tau2_follows_from_the_confidence(tmp_path):
     every = asdict(temperatures(folder))
     area = (every["density"] * (2 * every["epsilon"] / 2)[:, None]).sum(axis=1)  # two bins
     assert area == pytest.approx(1.0)
+
+
+def test_tau2_goes_with_a_tau1_that_moves(tmp_path):
+    found = tau2(write_run(tmp_path / "run", 5, 0.01, tau1=(0.3, 0.25, 0.2, 0.15, 0.1)))
+    for part, epoch, tau1 in ((20, 1, 0.3), (60, 3, 0.2), (100, 5, 0.1)):
+        assert found[f"least@{part}"] == pytest.approx(tau1 - 0.01 * epoch)
+        assert found[f"greatest@{part}"] == pytest.approx(tau1 + 0.01 * epoch)

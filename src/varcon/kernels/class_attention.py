@@ -10,13 +10,15 @@ CLASSES_IN_FLIGHT = 4096
 
 
 def attend_other_classes(
-    queries: Tensor, references: Tensor, present: Tensor, labels: Tensor, temperature: float
+    queries: Tensor, references: Tensor, present: Tensor, labels: Tensor, temperature: float | Tensor
 ) -> tuple[Tensor, Tensor]:
     """The softmax mean [N, d] and the log-sum-exp [N] over the present classes other than a sample's own.
 
     Leaving the own class out lets the caller join whatever own reference it likes without cancellation.
     A sample with no other class gets the mean 0 and the log-sum-exp -inf.
     """
+    if isinstance(temperature, Tensor):  # what `addmm` multiplies by is the host's
+        queries, temperature = queries / temperature, 1.0
     classes = len(references)
     rows = max(1, SCORES_IN_FLIGHT // min(classes, CLASSES_IN_FLIGHT))
     means, sums = [], []

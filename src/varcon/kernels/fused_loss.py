@@ -133,6 +133,7 @@ def loss_and_gradients(
     bank: Tensor | None,
     known: Tensor | None,
     temperature: float,
+    temperature_now: Tensor | None,
     processes: int,
     leave_one_out: bool,
     all_classes: bool,
@@ -160,7 +161,7 @@ def loss_and_gradients(
         loss_kernels.loss_and_gradient[(programs,)](
             embeddings, epsilon, labels, class_sums, bank, known, references, scratch,
             loss, by_epsilon, terms, by_embeddings,
-            samples, classes, padded_classes, width, temperature, float(processes),
+            samples, classes, padded_classes, width, temperature, temperature_now, float(processes),
             NORMALIZE=normalize, LEAVE_ONE_OUT=leave_one_out, SPLIT=split,
             ROWS=blocks.rows, CLASSES=blocks.classes, WIDTH=padded, PARTS=parts,
             num_warps=blocks.warps, num_stages=2,
@@ -202,6 +203,7 @@ def fused_varcon_loss(
     bank: Tensor | None = None,
     known: Tensor | None = None,
     *,
+    temperature_now: Tensor | None = None,
     all_classes: bool = False,
     leave_one_out: bool = False,
     normalize: bool = True,
@@ -211,9 +213,10 @@ def fused_varcon_loss(
 
     `class_sums` is `sum_classes` of the batch, summed over the processes. The references come from it or,
     for the `known` [C] classes, from `bank` [C, d]; `all_classes` contrasts those too that are known and
-    not in the batch. A bad label or a zero vector makes the loss NaN and has no gradient.
+    not in the batch. `temperature_now`, a float32 number on the device, stands for the temperature. A bad
+    label or a zero vector makes the loss NaN and has no gradient.
     """
     return _FusedLoss.apply(
         embeddings, epsilon, labels, class_sums, bank, known,
-        temperature, processes, leave_one_out, all_classes, normalize,
+        temperature, temperature_now, processes, leave_one_out, all_classes, normalize,
     )  # fmt: skip

@@ -246,7 +246,7 @@ def _add_up(finished, block_sums, block_loss, loss, block_by_epsilon, by_epsilon
 def loss_and_gradient(
     embeddings, epsilon, labels, class_sums, bank, known, references, scratch,
     loss, by_epsilon, terms, by_embeddings,
-    samples, classes, padded_classes, width, temperature, processes,
+    samples, classes, padded_classes, width, temperature, temperature_now, processes,
     NORMALIZE: tl.constexpr, LEAVE_ONE_OUT: tl.constexpr, SPLIT: tl.constexpr,
     ROWS: tl.constexpr, CLASSES: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -256,6 +256,8 @@ def loss_and_gradient(
     a combination of x, the direction of the own class, the others' mean and the total of all references,
     because four matrices of registers are more than there are.
     """
+    if temperature_now is not None:
+        temperature = tl.load(temperature_now)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, WIDTH)
     inside = rows < samples

@@ -66,7 +66,7 @@ def varcon_loss(
     references: Tensor,
     present: Tensor,
     epsilon: Tensor,
-    temperature: float,
+    temperature: float | Tensor,
     own: Tensor | None = None,
 ) -> tuple[Tensor, Terms]:
     """The loss of each sample [N] and its terms.
@@ -81,7 +81,7 @@ def varcon_loss(
 
 
 def varcon_loss_by_scores(
-    scores: Tensor, labels: Tensor, present: Tensor, epsilon: Tensor, temperature: float
+    scores: Tensor, labels: Tensor, present: Tensor, epsilon: Tensor, temperature: float | Tensor
 ) -> tuple[Tensor, Terms]:
     """The same from scores [N, C], the products of embeddings and references over the temperature.
 
@@ -113,7 +113,7 @@ class _VarConLoss(torch.autograd.Function):
         references: Tensor,
         present: Tensor,
         own: Tensor | None,
-        temperature: float,
+        temperature: float | Tensor,
     ) -> tuple[Tensor, ...]:
         others_mean, others_sum = attend_other_classes(z, references, present, labels, temperature)
         masked = references * present[:, None]

@@ -68,8 +68,10 @@ class Run:
         return self.setting("train.seed")
 
     @property
-    def tau1(self) -> float | None:
-        """The temperature that τ₂ moves around; PaCo's own is another one."""
+    def tau1(self) -> float | np.ndarray | None:
+        """The temperature that τ₂ moves around; PaCo's own is another one. Where it moves too: row by row."""
+        if "tau1" in self.metrics:
+            return self.metrics["tau1"]
         own = self.setting("method.varcon_temperature")
         return number(self.setting("method.temperature") if own is None else own)
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from varcon.core import InputError
 
-TERMS = ("loss", "kl", "nll", "confidence", "tau2", "epsilon")  # only VarCon's methods have all of them
+# Only VarCon's methods have more than the first, and tau1 where it moves.
+TERMS = ("loss", "kl", "nll", "confidence", "tau1", "tau2", "epsilon")
 SHARES = (90, 95, 99)  # percent of the whole decrease
 
 

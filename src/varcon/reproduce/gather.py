@@ -121,10 +121,13 @@ def temperatures(folder: Path) -> Temperatures:
     if not rows:
         raise InputError(f"{folder} kept no confidence of its images; only VarCon's runs do")
     epochs, terms = epoch_means(read_rows(folder / "metrics.jsonl"))
-    by_epoch = dict(zip(epochs.tolist(), terms["epsilon"].tolist(), strict=True))
+    places = {epoch: place for place, epoch in enumerate(epochs.tolist())}
+    at = [places[row["epoch"]] for row in rows]
     confidence = [row["confidence"] for row in rows]
-    epsilon = np.array([by_epoch[row["epoch"]] for row in rows])
-    low, width = run_folder.stored_recipe(folder).method.temperature - epsilon, 2 * epsilon
+    epsilon = terms["epsilon"][at]
+    # Where tau1 moves, by its mean over the epoch.
+    tau1 = terms["tau1"][at] if "tau1" in terms else run_folder.stored_recipe(folder).method.temperature
+    low, width = tau1 - epsilon, 2 * epsilon
     density = np.array([one["density"] for one in confidence])
     middles = (np.arange(density.shape[1]) + 0.5) / density.shape[1]
     safe = np.maximum(width, 1e-9)  # without epsilon all images have one tau2

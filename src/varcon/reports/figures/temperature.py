@@ -74,7 +74,10 @@ def tau2_samples(run: Run) -> tuple[Samples, np.ndarray, np.ndarray] | None:
     known = np.isfinite(run.metrics["epoch"]) & np.isfinite(run.metrics["epsilon"])
     if not known.any():
         return None
-    epsilon = np.interp(samples.epoch, run.metrics["epoch"][known], run.metrics["epsilon"][known])
+    tau1, epsilon = (
+        np.interp(samples.epoch, run.metrics["epoch"][known], np.broadcast_to(values, len(known))[known])
+        for values in (tau1, run.metrics["epsilon"])
+    )
     return samples, tau1 - epsilon, tau1 + epsilon
 
 

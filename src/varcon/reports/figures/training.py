@@ -70,7 +70,7 @@ def temperature(run: Run) -> list[Drawing]:
     caption = "The temperature that adapts to each image's confidence, averaged over the batch."
     if tau1 is not None and epsilon is not None:
         epochs = run.metrics["epoch"]
-        level = Line(epochs, np.full(len(epochs), tau1), label="τ₁")
+        level = Line(epochs, np.broadcast_to(tau1, len(epochs)), label="τ₁")
         bands = [Band(epochs, tau1 - epsilon, tau1 + epsilon)]
         caption = (
             "τ₂ moves inside the grey band τ₁ ± ε: low where the class is in doubt, high where it is sure."
@@ -87,7 +87,7 @@ def decomposition(run: Run) -> list[Table]:
     if not rows:
         return []
     epochs, terms = epoch_means(rows)
-    names = {**LOSSES, "confidence": "confidence", "tau2": "τ₂", "epsilon": "ε"}
+    names = {**LOSSES, "confidence": "confidence", "tau1": "τ₁", "tau2": "τ₂", "epsilon": "ε"}
     lines = []
     for name, values in terms.items():
         first, last = values[0], values[-1]
