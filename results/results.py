@@ -104,7 +104,7 @@ def mean(pattern: str, title: str) -> float:
 
 def ahead(one: str, other: str, title: str, form: str = ".1f") -> str:
     """By how much the first leads the second, in means over their seeds."""
-    return format(mean(one, title) - mean(other, title), form)
+    return format(mean(one, title) - mean(other, title), form.replace(".", "z."))  # no minus before a zero
 
 
 def range_of(title: str, *patterns: str) -> str:
@@ -115,7 +115,7 @@ def range_of(title: str, *patterns: str) -> str:
 
 def seeds(*patterns: str) -> str:
     """How many there are, of one run or of several that are compared."""
-    words = {1: "one", 2: "two", 3: "three"}
+    words = {1: "one", 2: "two", 3: "three", 6: "six"}
     counts = [len(kept(pattern)) for pattern in patterns]
     told = [words.get(count, str(count)) for count in dict.fromkeys(counts)]
     first = f"{told[0]} seed" + ("s" if counts[0] > 1 else "")
