@@ -333,9 +333,11 @@ def test_save_and_load(cls, names, wine, tmp_path):
         again.transform(test[:, :5])
 
 
-def test_a_model_of_images_is_saved(on_images, digits, tmp_path):
-    on_images.save(tmp_path / "model")
-    again = VarConClassifier.load(tmp_path / "model")
+def test_a_model_of_images_is_saved(on_images, digits, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    on_images.save("~/model")
+    assert (tmp_path / "model").exists()
+    again = VarConClassifier.load("~/model")
     assert np.array_equal(again.predict_proba(digits[1]), on_images.predict_proba(digits[1]))
     chosen = AugmentSettings(flip=0.25)
     model = clone(on_images).set_params(augment=chosen, epochs=1).fit(digits[0][:64], digits[2][:64])

@@ -5,7 +5,7 @@ from PIL import Image
 from varcon import InputError, Recipe, run
 from varcon.data import DataSettings, load
 from varcon.recipe import TrainSettings
-from varcon.run_folder import check_folder, is_trained_on, run_name
+from varcon.run_folder import check_folder, is_trained_on, run_name, runs_in, stored_recipe
 
 
 def test_runs_are_named_for_their_recipes(tmp_path):
@@ -50,6 +50,17 @@ def test_labels_may_be_corrected_unless_images_are_held_out_by_them(tmp_path):
     np.savez(tmp_path / "data.npz", **arrays | {"train_labels": corrected})
     found = {share: is_trained_on(folder, load(settings)) for share, (folder, settings) in folders.items()}
     assert found == {0.0: True, 0.2: False}
+
+
+def test_a_folder_of_runs_names_one(tmp_path):
+    for name in ("second", "first"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "recipe.json").touch()
+    assert runs_in(tmp_path) == f"name a run in it, for example {tmp_path / 'first'}"
+    with pytest.raises(InputError, match=r"is not a run: it has no recipe\.json; name a run in it, .*first$"):
+        stored_recipe(tmp_path)
+    with pytest.raises(InputError, match=r"there is no such folder; name a run$"):
+        stored_recipe(tmp_path / "third")
 
 
 def test_a_folder_with_a_file_of_another_program_is_no_run(tmp_path):

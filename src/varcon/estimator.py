@@ -123,12 +123,12 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def save(self, path: str | Path) -> None:
         """Writes all that was learned to one .safetensors file."""
         check_is_fitted(self)
-        saved.write(Path(path), self)
+        saved.write(Path(path).expanduser(), self)
 
     @classmethod
     def load(cls, path: str | Path, device: str = "auto") -> Self:
         """What `save` wrote; reading it runs no code."""
-        return saved.read(Path(path), cls(device=device))
+        return saved.read(Path(path).expanduser(), cls(device=device))
 
     def _learn(self, X: Any, y: Any) -> tuple[Method, Data, AugmentSettings]:
         samples, targets = self._first_samples(X, y)

@@ -181,8 +181,14 @@ def stored_recipe(folder: Path) -> Recipe[Any]:
     path = folder / "recipe.json"
     if not path.exists():
         why = "it has no recipe.json" if folder.exists() else "there is no such folder"
-        raise InputError(f"{folder} is not a run: {why}; name a folder that varcon train has made")
+        raise InputError(f"{folder} is not a run: {why}; {runs_in(folder) or 'name a run'}")
     return load_recipe(path)
+
+
+def runs_in(folder: Path) -> str:
+    """Where a folder is no run and holds some: what to name in its place."""
+    found = min(folder.glob("*/recipe.json"), default=None)
+    return f"name a run in it, for example {found.parent}" if found else ""
 
 
 def finished_weights(folder: Path) -> Path:

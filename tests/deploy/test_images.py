@@ -55,6 +55,14 @@ def test_what_is_not_there_is_named(tmp_path, place, words):
         find_images([tmp_path / place])
 
 
+def test_an_empty_name_is_not_the_folder_here(zoo, monkeypatch):
+    """As of a shell's variable that is not set."""
+    monkeypatch.chdir(zoo)
+    with pytest.raises(InputError, match="one of the images has an empty name"):
+        find_images([""])
+    assert find_images(["."])
+
+
 def test_pictures_of_every_kind_are_read_as_training_reads_them(zoo):
     files = find_images([zoo])
     assert len(files) == 12

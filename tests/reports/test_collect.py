@@ -182,7 +182,8 @@ def test_a_folder_that_is_not_a_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"table\.md is a file; give the folder of a run"):
         read_runs([tmp_path / "table.md"])
     make_run(tmp_path / "first")
-    with pytest.raises(InputError, match=r"is not a run, .*; name the runs in it, for example .*first"):
+    assert [run.name for run in read_runs([*tmp_path.iterdir()])] == ["first"]  # as `runs/*` has files too
+    with pytest.raises(InputError, match=r"is not a run, .*; name a run in it, for example .*first"):
         read_runs([tmp_path])
 
 

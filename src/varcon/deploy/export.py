@@ -21,6 +21,7 @@ from varcon.deploy.model import READERS, encoder_of, load
 from varcon.engine.checkpoint import save_weights
 from varcon.files import naming, write_text
 from varcon.limits import did_you_mean
+from varcon.run_folder import runs_in
 
 HERE = Path(__file__).parent
 UNFINISHED = ".unfinished"
@@ -46,9 +47,7 @@ def export(
     if folder.exists() and (not folder.is_dir() or any(file.name != UNFINISHED for file in folder.iterdir())):
         raise InputError(f"{folder} exists and is not empty; put the export elsewhere with -o FOLDER")
     if run.exists() and not (run / "recipe.json").exists():
-        raise InputError(
-            f"{run} is not a run: it has no recipe.json; name a folder that varcon train has made"
-        )
+        raise InputError(f"{run} is not a run: it has no recipe.json; {runs_in(run) or 'name a run'}")
     if run.exists() and not os.access(nearest := existing(folder), os.W_OK):
         raise InputError(f"{nearest} may not be written; put the export elsewhere with -o FOLDER")
     model = load(run, "cpu", data_path, progress)

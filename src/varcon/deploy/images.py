@@ -39,6 +39,8 @@ def find_images(places: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files that are named, those below the folders that are named, and those that a pattern matches."""
     found: list[Path] = []
     for place in places:
+        if not str(place):  # as of a shell's variable that is not set; Path would take it for the folder here
+            raise InputError("one of the images has an empty name; give a file, a folder or a pattern")
         path = Path(place).expanduser()
         if path.is_dir():
             inside = images_below(path)

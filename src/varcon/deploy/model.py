@@ -20,6 +20,7 @@ from varcon.deploy.learned import Training
 from varcon.deploy.vectors import nearest, unit
 from varcon.engine.checkpoint import load_weights
 from varcon.run import pick_device
+from varcon.run_folder import runs_in
 
 IMAGES_AT_ONCE = 64  # through the encoder, which takes most of the memory
 SAME = 0.999  # cosine above which an image is the same as one of training, but for its file
@@ -177,7 +178,7 @@ def check_model(place: Path) -> None:
     if not (place / "recipe.json").exists() and not exported(place):
         raise InputError(
             f"{place} is neither a run nor an exported model: it has no recipe.json, and not both of "
-            f"{CONFIG} and one of {', '.join(READERS)}"
+            f"{CONFIG} and one of {', '.join(READERS)}" + (f"; {hint}" if (hint := runs_in(place)) else "")
         )
 
 

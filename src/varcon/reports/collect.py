@@ -13,6 +13,7 @@ import numpy as np
 
 from varcon.core import InputError
 from varcon.reports.shapes import fault
+from varcon.run_folder import runs_in
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,9 @@ def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_runs(folders: list[Path]) -> list[Run]:
-    """Each folder once; runs whose folders have the same name go by their whole paths."""
+    """Each folder once; runs whose folders have the same name go by their whole paths. Files beside them are
+    passed over: `runs/*` means the recipes and pages there too."""
+    folders = [folder for folder in folders if not folder.is_file()] or folders
     if not folders:
         raise InputError("there is nothing to report on; name at least one run folder")
     resolved = [folder.resolve() for folder in folders]
@@ -170,9 +173,7 @@ def read_run(folder: Path, name: str) -> Run:
         what = f"{folder} is a file" if folder.exists() else f"there is no folder {folder}"
         raise InputError(f"{what}; give the folder of a run, as `varcon train` printed it")
     if not path.exists():
-        inside = sorted(found.parent for found in folder.glob("*/recipe.json"))
-        several = f"name the runs in it, for example {inside[0]}" if inside else ""
-        cure = several or "give a folder that `varcon train` made"
+        cure = runs_in(folder) or "give a folder that `varcon train` made"
         raise InputError(f"{folder} is not a run, for it has no recipe.json; {cure}")
     cure = "restore the file, or train the run again"
     record = _read_object(path, cure)
