@@ -31,6 +31,22 @@ def test_the_terms_are_means_over_the_first_and_the_last_epoch(tmp_path: Path) -
     assert [row[1].text for row in reached.rows] == ["2", "2", "2", f"{area:.3f}"]
 
 
+def test_a_tau1_that_moves_is_drawn_and_told_of(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    rows = [
+        row | {"tau1": tau1}
+        for row, tau1 in zip(read_rows(folder / "metrics.jsonl"), (0.2, 0.1), strict=True)
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    run = read(folder)
+    (drawing,) = training.losses(run)
+    assert "Part of that is τ₁, which moved." in drawing.caption
+    terms, _ = training.decomposition(run)
+    assert ["τ₁", "0.2", "0.1", "—"] in [[cell.text for cell in row] for row in terms.rows]
+    still, moving = (training.temperature(one)[0].svg for one in (read(make_run(tmp_path / "still")), run))
+    assert still != moving
+
+
 def test_convergence_is_compared_over_seeds(tmp_path: Path) -> None:
     fast = journal(make_run(tmp_path / "fast"), [10.0, 0.5, 0.05, 0.0])
     slow = [

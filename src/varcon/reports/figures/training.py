@@ -56,6 +56,8 @@ def losses(run: Run) -> list[Drawing]:
     # Other methods with these terms add more to them.
     alone = run.method == "varcon" and len(shown) == 3 and "cross_entropy" not in run.metrics
     caption += "; it is the sum of its two terms." if alone else "."
+    if "tau1" in run.metrics:
+        caption += " Part of that is τ₁, which moved."
     if "confidence" in run.metrics:
         panels.append(Panel([_line(run, "confidence")], "confidence", height=0.9))
         caption += " Below: the mean probability given to the true class."
