@@ -13,8 +13,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from varcon.core import InputError
 
-ONE = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
-SEVERAL = {int: "whole numbers", float: "numbers", str: "texts"}
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
+PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
 def above_zero(settings: Any, *names: str, of: str = "method") -> None:
@@ -103,9 +103,9 @@ def in_words(hint: Any) -> str:
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return " or ".join(in_words(option) for option in inner)
-    if origin is tuple and inner[0] in SEVERAL:
-        return f"a list of {'' if inner[-1] is ... else f'{len(inner)} '}{SEVERAL[inner[0]]}"
-    return ONE.get(hint, f"of type {getattr(hint, '__name__', hint)}")
+    if origin is tuple and inner[0] in PLURALS:
+        return f"a list of {'' if inner[-1] is ... else f'{len(inner)} '}{PLURALS[inner[0]]}"
+    return WORDS.get(hint, f"of type {getattr(hint, '__name__', hint)}")
 
 
 def did_you_mean(name: str, choices: Iterable[Any]) -> str:
