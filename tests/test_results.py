@@ -100,8 +100,9 @@ def test_the_readme_quotes_them(results, row, pattern):
 
 def test_a_recipe_quotes_its_runs(results):
     head = (ROOT / "recipes/cifar100/varcon_small.toml").read_text().replace("\n# ", " ")
-    knn, linear = (results.quoted("small/varcon", title) for title in ("kNN", "linear, last"))
-    assert f"kNN (k = 20) {knn} %, linear probe {linear} % at its last epoch" in head
+    for pattern in ("small/varcon", "small/falls"):
+        knn, linear = (results.quoted(pattern, title) for title in ("kNN", "linear, last"))
+        assert f"kNN (k = 20) {knn} %, linear probe {linear} % at its last epoch" in head
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/many-gpus.md"])
