@@ -159,7 +159,9 @@ def settings_of(cls, prefix):
 
 
 def written(default):
-    """As on the command line; a tuple's values stand one after the other."""
+    """As on the command line; a tuple's values stand one after the other, and none is not a value to type."""
+    if default is None:
+        return ""
     if isinstance(default, bool):
         return str(default).lower()
     return " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
