@@ -190,6 +190,12 @@ def test_a_temperature_for_one_call(references, generator):
     assert usual(z, labels) != other(z, labels)
 
 
+@pytest.mark.parametrize("now", [0.2, torch.tensor([0.2])])
+def test_a_temperature_for_one_call_is_a_tensor_of_one_number(now):
+    with pytest.raises(InputError, match=r"give a tensor of one number: torch\.tensor\(0\.1\)"):
+        VarConLoss(3).with_terms(*batch(), now)
+
+
 def test_unit_embeddings_need_no_normalising():
     z, labels = batch()
     unit = torch.nn.functional.normalize(z, dim=1)

@@ -1,5 +1,6 @@
 """The scikit-learn estimators: what scikit-learn asks of every estimator, and what ours promise beside it."""
 
+import copy
 import pickle
 import re
 import signal
@@ -403,3 +404,9 @@ def test_values_whose_variance_is_infinite_are_refused(value):
     X[3, 2] = value
     with pytest.raises(InputError, match="so large that their variance is infinite"):
         VarConClassifier(epochs=1).fit(X, y)
+
+
+def test_a_device_that_is_not_here_is_not_blamed_on_the_values(on_wine, wine):
+    elsewhere = copy.copy(on_wine).set_params(device="tpu")
+    with pytest.raises(InputError, match="there is no device 'tpu'"):
+        elsewhere.predict(wine[0])

@@ -88,6 +88,7 @@ def test_json_round_trip(tmp_path):
             r"train.snapshots has epoch 5 and train.epochs is 4; choose epochs from 0, .* to 4",
         ),
         ("[train]\nsnapshots = [-1]", r"train.snapshots has epoch -1 and train.epochs is 40; choose"),
+        ("[method]\nstart_temperature = 'none'", "method.start_temperature is 'none'; it must be a number$"),
         ("[train]\nlearning_rate = -1", r"train.learning_rate is -1.0; it must be above 0"),
         ("[train]\nprecision = 'fp61'", r"train.precision is 'fp61'; did you mean 'fp16'"),
         ("[train]\ncompile = 1", r"train.compile is 1; it must be true or false"),

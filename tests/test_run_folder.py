@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -61,6 +63,11 @@ def test_a_folder_of_runs_names_one(tmp_path):
         stored_recipe(tmp_path)
     with pytest.raises(InputError, match=r"there is no such folder; name a run$"):
         stored_recipe(tmp_path / "third")
+
+
+def test_a_folder_whose_name_no_report_could_write_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"\\udce9 has a name that is not UTF-8; rename it"):
+        check_folder(tmp_path / os.fsdecode(b"caf\xe9"), Recipe(), resume=False)
 
 
 def test_a_folder_with_a_file_of_another_program_is_no_run(tmp_path):

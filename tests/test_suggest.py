@@ -1,3 +1,4 @@
+import os
 import shlex
 import shutil
 from pathlib import Path
@@ -440,6 +441,18 @@ def test_a_recipe_and_a_folder_at_once(tmp_path, capsys):
 def test_what_cannot_be(tmp_path):
     with pytest.raises(InputError, match="one class alone"):
         suggest(make(tmp_path / "one", {"cat": 3}), "cpu")
+
+
+def test_a_class_alone_is_not_taken_for_a_folder_around_others(tmp_path):
+    (make(tmp_path / "one/train", {"train": 3}) / "train/.thumbs").mkdir()
+    with pytest.raises(InputError, match=r"it takes two$"):
+        suggest(tmp_path / "one", "cpu")
+
+
+def test_a_folder_whose_name_is_not_utf8(tmp_path):
+    photos = make(tmp_path / os.fsdecode(b"caf\xe9"), {"cat": 3, "dog": 3})
+    with pytest.raises(InputError, match=r"\\udce9 has a name that is not UTF-8; rename it"):
+        suggest(photos, "cpu")
 
 
 @pytest.mark.parametrize("inside", ["photos", "photos/train"])

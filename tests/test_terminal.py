@@ -213,9 +213,13 @@ def test_a_console_that_nobody_reads_is_silent(ends, monkeypatch):
         assert console.quiet
 
 
-@pytest.mark.parametrize("closed", ["1>&-", "2>&-"])
-def test_a_stream_that_was_closed_from_the_beginning_is_no_failure(closed):
+@pytest.mark.parametrize("closed", ["1>&-", "2>&-", "1>&- 2>&-"])
+@pytest.mark.parametrize(
+    ("arguments", "code"), [("--version", 0), ("report --help", 0), ("report --nope", 2)]
+)
+def test_a_stream_that_was_closed_from_the_beginning_is_no_failure(arguments, code, closed):
     """As a daemon's may be."""
-    command = f"{shlex.quote(sys.executable)} -m varcon --version {closed}"
+    command = f"{shlex.quote(sys.executable)} -m varcon {arguments} {closed}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == code
+    assert "Traceback" not in done.stdout + done.stderr

@@ -18,6 +18,9 @@ def in_a_line(
 
 
 def main() -> int:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before Python began, as by a daemon or `>&-`
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115, it stays
     # Before torch is imported: its profiler, by which memory on a CPU is counted, else tells of every start.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     try:

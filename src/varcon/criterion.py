@@ -124,9 +124,14 @@ class VarConLoss(nn.Module):
     ) -> tuple[Tensor, Terms]:
         """The loss, and the terms of each sample.
 
-        `temperature` replaces tau1 for this call, as where it changes during training: a float32 number on
-        the device, above epsilon, which a CUDA graph reads anew in every replay.
+        `temperature` replaces tau1 for this call, as where it changes during training: a float32 tensor of
+        one number on the device, above epsilon, which a CUDA graph reads anew in every replay. No gradient
+        reaches it.
         """
+        if temperature is not None and not (isinstance(temperature, Tensor) and temperature.ndim == 0):
+            raise InputError(
+                f"temperature is {temperature!r}; give a tensor of one number: torch.tensor(0.1)"
+            )
         self.clamp_epsilon()
         return self._loss(embeddings, labels, self.training, temperature)
 
@@ -230,7 +235,7 @@ class VarConLoss(nn.Module):
         """The losses of the samples, their terms, and each class's sum and count over all processes."""
         z = embeddings if embeddings.dtype == torch.float64 else embeddings.float()
         z = F.normalize(z, dim=1) if self.normalize else z
-        temperature = self.temperature if now is None else now.to(z.dtype)
+        temperature = self.temperature if now is None else now.detach().to(z.dtype)
         inside = places.clamp(0, num_classes - 1)
         constant = z.detach()
         # A bad label's sample goes into a row of its own: it must not move a class's reference.

@@ -263,8 +263,9 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def _features(self, X: Any) -> Tensor:
         data = self._data(self._samples(X))
+        frozen = self._frozen(data)  # whose device may not be here, which is no fault of X
         try:
-            return self._frozen(data).features(data.train)
+            return frozen.features(data.train)
         except InputError:  # they are no numbers
             raise InputError(
                 f"X holds values so far from those that {type(self).__name__} has learned from that float32 "

@@ -14,6 +14,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from varcon.core import InputError
+
 FULL = (errno.ENOSPC, errno.EDQUOT)  # the disk, or the user's share of it
 FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 SECONDS_OF_A_WRITE = 3600.0  # a temporary file untouched for longer is that of a process that was killed
@@ -65,6 +67,13 @@ def temporaries(path: Path) -> Iterable[Path]:
 
 def _prefix(path: Path) -> str:
     return f".{path.name}.varcon-"  # as nobody else names a file: an editor's is .NAME.swp
+
+
+def refuse_other_than_utf8(path: Path) -> None:
+    """What a recipe, a report or another text would have to name."""
+    told = str(path).encode(errors="backslashreplace").decode()
+    if told != str(path):
+        raise InputError(f"the folder {told} has a name that is not UTF-8; rename it")
 
 
 def write_text(path: Path, text: str) -> None:

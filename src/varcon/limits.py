@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from varcon.core import InputError
 
-WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 PLURALS = {int: "whole numbers", float: "numbers", str: "texts"}
 
 
@@ -102,7 +102,8 @@ def in_words(hint: Any) -> str:
     """A type as they know it who write recipes."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return " or ".join(in_words(option) for option in inner)
+        # That it may be left out is no value to write: TOML has no word for it.
+        return " or ".join(in_words(option) for option in inner if option is not types.NoneType)
     if origin is tuple and inner[0] in PLURALS:
         return f"a list of {'' if inner[-1] is ... else f'{len(inner)} '}{PLURALS[inner[0]]}"
     return WORDS.get(hint, f"of type {getattr(hint, '__name__', hint)}")

@@ -34,7 +34,7 @@ from varcon.engine.precision import working_type
 from varcon.engine.staging import where_images_stay
 from varcon.engine.state import check_recipe
 from varcon.engine.step import why_no_graph
-from varcon.files import replacing, temporaries, write_json
+from varcon.files import refuse_other_than_utf8, replacing, temporaries, write_json
 from varcon.recipe import Recipe, load_recipe, recipe_to_dict
 
 RUNS = Path("runs")
@@ -62,6 +62,7 @@ def own_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> Iterator[None
 
 def check_folder(folder: Path, recipe: Recipe[Any], resume: bool) -> None:
     """Nothing that is there may be lost."""
+    refuse_other_than_utf8(folder)
     if not folder.exists():
         return
     # A kill before recipe.json is whole leaves its beginning, under a name of its own, and the lock.

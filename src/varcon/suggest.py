@@ -18,10 +18,11 @@ from varcon.core import InputError, OnProgress
 from varcon.data import DataSettings
 from varcon.data.assemble import available_memory, processes_here
 from varcon.data.folder import usual_size
-from varcon.data.listing import find_images, left_out, with_held_out
+from varcon.data.listing import class_folders, find_images, find_splits, left_out, with_held_out
 from varcon.data.subset import hold_out, rank_in_class
 from varcon.encoders import EncoderSettings, stem_for
 from varcon.evaluations.linear import LinearProbe
+from varcon.files import refuse_other_than_utf8
 from varcon.methods.varcon import VarConSettings
 from varcon.recipe import Recipe, TrainSettings, recipe_to_toml
 
@@ -71,9 +72,8 @@ def suggest(
     found = find_images(path)
     images, classes = len(found.train_files), len(found.classes)
     if classes < 2:
-        above = [folder for folder in found.train_files[0].parents if path in folder.parents]
-        one = next(folder for folder in reversed(above) if folder.name == found.classes[0])
-        hint = f"; if {one} holds their folders, give that" if any(map(Path.is_dir, one.iterdir())) else ""
+        (one,) = class_folders(find_splits(path)[0])
+        hint = f"; if {one} holds their folders, give that" if class_folders(one) else ""
         raise InputError(f"{path} has images of one class alone; to tell classes apart it takes two{hint}")
     drawn = with_held_out(found, path)
     side = usual_side(found.train_files, progress)
@@ -156,6 +156,7 @@ def left_to_train(labels: Sequence[int], asked: DataSettings) -> Tensor:
 def refuse_other_data(path: Path) -> None:
     """What is no folder, by what may be meant."""
     if path.is_dir():
+        refuse_other_than_utf8(path)
         return
     if not path.exists():
         raise InputError(f"there is no folder {path.absolute()}: give --data a folder of images")

@@ -70,8 +70,7 @@ def to_nowhere(stream: IO[str]) -> None:
 
 def flush_or_drop() -> None:
     """The last of what was printed, which nobody may be reading any more."""
-    # A stream that was closed before Python began, as by a daemon or `>&-`, is None.
-    for stream in filter(None, (sys.stdout, sys.stderr)):
+    for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except OSError:

@@ -425,5 +425,5 @@ def test_a_class_whose_name_is_not_utf8_is_refused(tmp_path: Path) -> None:
         folder = tmp_path / os.fsdecode(name)
         for seed in range(3):
             save(folder / f"{seed}.png", noise(6, 6, seed))
-    with pytest.raises(InputError, match=r"class folder B\\udce9ngal whose name is not UTF-8; rename it"):
+    with pytest.raises(InputError, match=r"the folder B\\udce9ngal has a name that is not UTF-8; rename it"):
         load_folder(str(tmp_path))

@@ -256,6 +256,17 @@ def test_other_weights_or_damaged_files_are_learned_anew(own, data, model, monke
     assert len(calls) == 6
 
 
+def test_what_another_version_fitted_is_fitted_anew(own, data, model):
+    path = own / "deploy/config.json"
+    whole = path.read_text()
+    kept = json.loads(whole)
+    del kept["origin"]["fit"]
+    kept["prediction"]["threshold"] = 99.0
+    path.write_text(json.dumps(kept))
+    assert varcon.load(own, "cpu").config.threshold == model.config.threshold
+    assert path.read_text() == whole
+
+
 @pytest.mark.parametrize(
     "file", ["config.json", "centroids.npy", "classifier.npy", "training.json", "training.npy"]
 )

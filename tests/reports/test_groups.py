@@ -73,6 +73,12 @@ def test_runs_group_by_recipe_without_the_seed(tmp_path: Path) -> None:
     assert cold.spread("linear", "last") is None
 
 
+def test_a_setting_that_is_none_is_as_one_that_there_was_not_yet(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / "before"), make_run(tmp_path / "since", 1, start_temperature=None)]
+    (group,) = group_by_recipe(read_runs(folders))
+    assert group.seeds == 2
+
+
 @pytest.mark.parametrize(
     ("section", "changed", "groups"),
     [

@@ -15,6 +15,7 @@ import torch
 
 from varcon.core import InputError
 from varcon.data.subset import hold_out
+from varcon.files import refuse_other_than_utf8
 
 SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 # In any case of letters; of several test folders the first of these is read.
@@ -40,9 +41,7 @@ def find_images(root: Path) -> Found:
     if not classes:
         raise InputError(f"{train_folder} has no folder per class: {LAYOUT}")
     for name in classes:
-        told = name.encode(errors="backslashreplace").decode()
-        if told != name:  # in no report could it be written
-            raise InputError(f"{train_folder} has a class folder {told} whose name is not UTF-8; rename it")
+        refuse_other_than_utf8(Path(name))
     if train_folder == root:
         refuse_unknown_splits(root)
     if test_folder and not class_folders(test_folder) and holds_images(test_folder):

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 from rich.console import Console
 
-from varcon.arguments import parse
 from varcon.core import InputError, OnProgress, RunError
-from varcon.deploy.every_command import DataPath, Run, beside
+from varcon.deploy.every_command import DataPath, Run, beside, parse
 from varcon.deploy.outputs import check_place, check_target, writer
 
 if TYPE_CHECKING:  # what the other commands do not wait for

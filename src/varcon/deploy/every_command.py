@@ -11,12 +11,19 @@ from typing import Annotated, Any, NamedTuple
 import tyro
 from rich.console import Console
 
-from varcon.core import OnProgress
+from varcon import arguments as of_all_verbs
+from varcon.core import InputError, OnProgress
 from varcon.deploy.keeping import NotKept
 from varcon.terminal import Bar, plain_console
 
 Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
 DataPath = Annotated[Path | None, tyro.conf.arg(name="data.path")]
+
+
+def parse(kind: Any, verb: str, arguments: list[str]) -> Any:
+    if "" in arguments:  # as of a shell's variable that is not set; Path would take it for the folder here
+        raise InputError("one of the arguments is empty; give a file or a folder by its name")
+    return of_all_verbs.parse(kind, verb, arguments)
 
 
 class Beside(NamedTuple):

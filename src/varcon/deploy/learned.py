@@ -43,6 +43,7 @@ FOLDER, TRAINING, VECTORS = "deploy", "training.json", "training.npy"
 UNUSUAL = 0.01  # share of the test images that count as unlike anything seen
 ENOUGH = 100  # test images, of which that share is one or more
 ROWS_AT_ONCE = 4096
+FIT = 2  # how the classifier is fitted: what was kept of another way is made again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,8 @@ def held(kept: Path, digest: str) -> tuple[Config, Training] | None:
     """What is kept, if it is whole and of these weights; what is damaged is made again."""
     try:
         config, training = read(kept)
-        return (config, training) if config.origin["weights"] == digest else None
+        fits = config.origin["weights"] == digest and config.origin["fit"] == FIT
+        return (config, training) if fits else None
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -220,6 +222,7 @@ def origin_of(recipe: Recipe[Any], data: Data, digest: str) -> dict[str, Any]:
     settings["encoder"]["weights"] = Path(recipe.encoder.weights).name
     return {
         "weights": digest,
+        "fit": FIT,
         "train_images": len(data.train),
         "test_images": len(data.test),
         "recipe": settings,

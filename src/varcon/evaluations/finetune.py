@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from varcon.augment import AugmentSettings, augment, prepare
 from varcon.core import Data, Findings, InputError, Split
-from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder
+from varcon.evaluations.frozen import IMAGES_AT_ONCE, FrozenEncoder, check_finite
 from varcon.evaluations.linear import linear_classifier
 from varcon.evaluations.logistic import LogisticProbe
 from varcon.evaluations.metrics import METRICS, mean_per_class
@@ -146,7 +146,10 @@ def classification_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 def outputs_of(model: nn.Module, split: Split, encoder: FrozenEncoder) -> Tensor:
     model.eval()
     parts = split.images.split(IMAGES_AT_ONCE)
-    return torch.cat([model(prepare(part.to(encoder.device), encoder.mean, encoder.std)) for part in parts])
+    each = [model(prepare(part.to(encoder.device), encoder.mean, encoder.std)) for part in parts]
+    outputs = torch.cat(each)
+    check_finite(outputs)
+    return outputs
 
 
 def usual_shift(split: Split) -> int:

@@ -37,7 +37,6 @@ class FrozenEncoder:
         if id(split) not in self._kept:
             stored = self._store.read(split) if self._store else None
             features = self._encode_all(split) if stored is None else stored.to(self.device)
-            check_finite(features)  # for all who judge them: most would find numbers, and wrong ones
             if self._store and stored is None:
                 self._store.write(split, features)
             self._kept[id(split)] = (split, features)
@@ -62,7 +61,9 @@ class FrozenEncoder:
 
     @torch.no_grad()
     def _features(self, images: Tensor) -> Tensor:
-        return self.encoder(images).float()
+        features = self.encoder(images).float()
+        check_finite(features)  # for all who judge them: most would find numbers, and wrong ones
+        return features
 
 
 class Pixels(nn.Module):

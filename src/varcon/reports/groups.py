@@ -84,7 +84,9 @@ def group_by_recipe(runs: list[Run]) -> list[Group]:
     """Groups in the order of their first runs, labelled by the settings in which they differ."""
     members: dict[str, list[Run]] = {}
     for run in runs:
-        members.setdefault(json.dumps(_computed(run), sort_keys=True, default=str), []).append(run)
+        # A setting that is none is as one that the run's version did not have yet.
+        given = {name: value for name, value in _computed(run).items() if value is not None}
+        members.setdefault(json.dumps(given, sort_keys=True, default=str), []).append(run)
     recipes = [_computed(group[0]) for group in members.values()]
     telling = _telling_apart(recipes, differing_settings(runs))
     groups = [

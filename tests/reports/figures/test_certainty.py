@@ -1,5 +1,6 @@
 """Temperature, calibration and outliers."""
 
+import json
 import re
 from pathlib import Path
 
@@ -75,6 +76,20 @@ def test_tau2_over_training_is_where_confidence_and_epsilon_put_it(tmp_path: Pat
     assert len(paths(drawing.svg, "fill:var(--series-0")) == 2  # the two bands
     (ridges,) = temperature.ridges(run)
     assert {"epoch 1", "epoch 2"} <= set(texts(ridges.svg))
+
+
+def test_where_tau1_moves_tau2_is_that_of_each_epochs_mean(tmp_path: Path) -> None:
+    """As the confidences are: a row tells of the steps since the one before, and the last one of few."""
+    folder = make_run(tmp_path / "run")
+    rows = [
+        {"step": step, "epoch": step / 10, "loss": 1.0, "epsilon": 0.02, "tau1": tau1}
+        for step, tau1 in ((8, 0.30), (10, 0.25), (18, 0.20), (20, 0.15))
+    ]
+    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = temperature.tau2_samples(sampled(read(folder)))
+    assert found is not None
+    np.testing.assert_allclose(found[1], [0.8 * 0.30 + 0.2 * 0.25 - 0.02, 0.8 * 0.20 + 0.2 * 0.15 - 0.02])
+    np.testing.assert_allclose(found[2] - found[1], 0.04)
 
 
 def styled(svg: str) -> list[tuple[str, str]]:

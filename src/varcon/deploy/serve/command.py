@@ -14,9 +14,8 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from varcon.arguments import parse
 from varcon.core import InputError
-from varcon.deploy.every_command import DataPath, Run, beside
+from varcon.deploy.every_command import DataPath, Run, beside, parse
 
 LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
 SECONDS_TO_FINISH = 5  # what is under way, once the server is told to stop

@@ -7,6 +7,8 @@ import numpy as np
 from varcon.reports.axes import Axes, Axis, axis_of, bottom_margin, left_margin
 from varcon.reports.charts import HALF, WIDE, Band, Line, Panel, curves
 from varcon.reports.collect import Run, Samples
+from varcon.reports.epochs import epoch_means
+from varcon.reports.figures.training import journal
 from varcon.reports.groups import Group
 from varcon.reports.svg import Canvas, Drawing, fitting, series
 from varcon.reports.tables import Cell, Column, Table, compared, score_cell
@@ -71,12 +73,14 @@ def tau2_samples(run: Run) -> tuple[Samples, np.ndarray, np.ndarray] | None:
     samples, tau1 = run.samples.get("confidence"), run.tau1
     if samples is None or tau1 is None or not {"epoch", "epsilon"} <= run.metrics.keys():
         return None
-    known = np.isfinite(run.metrics["epoch"]) & np.isfinite(run.metrics["epsilon"])
-    if not known.any():
+    rows = [row for row in journal(run) if "epsilon" in row]
+    if not rows:
         return None
+    # Means over each epoch, as the confidences are.
+    epochs, terms = epoch_means(rows)
     tau1, epsilon = (
-        np.interp(samples.epoch, run.metrics["epoch"][known], np.broadcast_to(values, len(known))[known])
-        for values in (tau1, run.metrics["epsilon"])
+        np.interp(samples.epoch, epochs, values)
+        for values in (np.broadcast_to(terms.get("tau1", tau1), len(epochs)), terms["epsilon"])
     )
     return samples, tau1 - epsilon, tau1 + epsilon
 
