@@ -2,10 +2,12 @@
 # make test   run the tests
 # make check  format, lint, types and tests
 # make docs   build the documentation into site/
-# Each first makes a virtual environment in .venv, once; the tests add what examples, notebooks, trackers and docs need.
+# Each first makes a virtual environment in .venv, once, and adds to it what it needs: the demo varcon alone, the tests
+# also what examples, notebooks, trackers and docs use.
 
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALLED := .venv/.installed
 READY := .venv/.ready
 TESTABLE := .venv/.testable
 DOCUMENTED := .venv/.documented
@@ -13,7 +15,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constrain
 
 .PHONY: demo test check docs format clean
 
-demo: $(READY)
+demo: $(INSTALLED)
 	$(BIN)/varcon demo
 
 test: $(TESTABLE)
@@ -33,8 +35,12 @@ format: $(READY)
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-$(READY): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
+	$(INSTALL) -e .
+	touch $@
+
+$(READY): $(INSTALLED)
 	$(INSTALL) -e '.[dev,benchmarks]'
 	touch $@
 
@@ -42,7 +48,7 @@ $(TESTABLE): $(READY)
 	$(INSTALL) -e '.[dev,benchmarks,examples,notebooks,tensorboard,wandb,docs]'
 	touch $@
 
-$(DOCUMENTED): $(READY)
+$(DOCUMENTED): $(INSTALLED)
 	$(INSTALL) -e '.[docs]'
 	touch $@
 

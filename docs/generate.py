@@ -158,7 +158,10 @@ def table(head: str, actions: list[argparse.Action], name_of: Callable[[argparse
     rows = [f"| {head} | value | default | |", "|---|---|---|---|"]
     for action in actions:
         text, default = explained(action)
-        cells = (f"`{name_of(action)}`", kind_of(action), default and f"`{default}`", escaped(text))
+        if action.option_strings and action.required:
+            text += "; required"
+        kind = kind_of(action, "switch" if head == "argument" else "true or false")
+        cells = (f"`{name_of(action)}`", kind, default and f"`{default}`", escaped(text))
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -181,11 +184,11 @@ def explained(action: argparse.Action) -> tuple[str, str]:
     return text, plain.get(default, default)
 
 
-def kind_of(action: argparse.Action) -> str:
+def kind_of(action: argparse.Action, of_two: str) -> str:
     if not action.option_strings:
         return "required" if action.required else ""
     if action.metavar is None:
-        return "true or false"
+        return of_two
     kind = str(action.metavar)
     several = re.fullmatch(r"\[(.+?) \[(?:\1 )?\.\.\.\]\]", kind)
     if several:

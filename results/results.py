@@ -102,9 +102,20 @@ def mean(pattern: str, title: str) -> float:
     return found.mean
 
 
+def by_seed(pattern: str, title: str) -> dict[int, float]:
+    finding, score, _ = SCORES[title]
+    found = {run.seed: run.score(finding, score) for run in kept(pattern)}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
 def ahead(one: str, other: str, title: str, form: str = ".1f") -> str:
-    """By how much the first leads the second, in means over their seeds."""
-    return format(mean(one, title) - mean(other, title), form.replace(".", "z."))  # no minus before a zero
+    """By how much the first leads the second, in the mean over the seeds that both have: with the seed goes
+    which images are held out."""
+    ours, theirs = by_seed(one, title), by_seed(other, title)
+    leads = [value - theirs[seed] for seed, value in ours.items() if seed in theirs]
+    if not leads:
+        raise SystemExit(f"no seed of results/{one} and results/{other} has {title} for both")
+    return format(sum(leads) / len(leads), form.replace(".", "z."))  # no minus before a zero
 
 
 def range_of(title: str, *patterns: str) -> str:
@@ -114,13 +125,11 @@ def range_of(title: str, *patterns: str) -> str:
 
 
 def seeds(*patterns: str) -> str:
-    """How many there are, of one run or of several that are compared."""
+    """How many there are, of one run or, where several are compared, that all of them have."""
     words = {1: "one", 2: "two", 3: "three", 6: "six"}
-    counts = [len(kept(pattern)) for pattern in patterns]
-    told = [words.get(count, str(count)) for count in dict.fromkeys(counts)]
-    first = f"{told[0]} seed" + ("s" if counts[0] > 1 else "")
-    each = " each" if len(patterns) > 1 and len(told) == 1 else ""
-    return " and ".join([first, *told[1:]]) + each
+    shared = set.intersection(*({run.seed for run in kept(pattern)} for pattern in patterns))
+    count = len(shared)
+    return f"{words.get(count, str(count))} seed{'s' * (count > 1)}{' each' * (len(patterns) > 1)}"
 
 
 def last(pattern: str, metric: str) -> float:

@@ -361,7 +361,8 @@ def test_the_command(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
         shown = capsys.readouterr().out
         assert f"data: data/cifar-100-python{ending}\n" in shown
         assert (
-            "next: varcon train recipes/cifar100/varcon_r18.toml --data.path data/cifar-100-python\n" in shown
+            "next: varcon train recipes/cifar100/varcon_small.toml --data.path data/cifar-100-python\n"
+            in shown
         )
         assert (f"downloading {ARCHIVE}, MB: 1 of 1, 0 s left\n" in shown) == (not ending)
 

@@ -11,7 +11,7 @@ import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from varcon import VarConLoss, cli_train, run, run_folder
+from varcon import VarConClassifier, VarConLoss, cli_train, run, run_folder
 from varcon.cli import VERBS
 from varcon.core import Batch
 from varcon.data import DataSettings, load
@@ -331,6 +331,22 @@ def test_the_array_in_the_docs_is_read(tmp_path, monkeypatch):
     assert load(DataSettings("npz", "data.npz")).classes == ["cat", "dog"]
 
 
+def test_what_is_shown_from_python_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("quick.toml").write_text("[train]\nepochs = 1\n")
+    the_whole_way, without_a_file, in_use = blocks("docs/python.md")
+    exec(the_whole_way.replace("recipes/digits/varcon.toml", "quick.toml"), {})
+    assert (tmp_path / "runs/mine/report.html").exists()
+    names: dict[str, Any] = {}
+    exec(without_a_file, names)
+    recipe = run_folder.stored_recipe(names["folder"])
+    assert (recipe.train.epochs, recipe.train.seed, recipe.method.temperature) == (2, 1, 0.2)
+    names = {"images": np.zeros((2, 8, 8, 3), np.uint8)}
+    exec(in_use, names)
+    assert names["vectors"].shape == (2, names["model"].features)
+    assert (len(names["found"].top), len(names["found"].neighbours)) == (3, 5)
+
+
 def test_the_quick_start_says_what_the_readme_says():
     """About the demo: its numbers stand in both."""
     readme, start = (
@@ -340,14 +356,13 @@ def test_the_quick_start_says_what_the_readme_says():
     assert readme[readme.index(begin) : readme.index(end)] == start[start.index(begin) : start.index(end)]
 
 
-def test_the_arguments_of_the_loss_are_told_with_their_defaults():
-    rows = re.findall(
-        r"^\| (`.+?`) \| (.+?) \| .+ \|$", (ROOT / "docs/own-loop.md").read_text(), re.MULTILINE
-    )
+@pytest.mark.parametrize(("page", "kind"), [("own-loop", VarConLoss), ("scikit-learn", VarConClassifier)])
+def test_arguments_are_told_with_their_defaults(page, kind):
+    rows = re.findall(r"^\| (`.+?`) \| (.+?) \| .+ \|$", (ROOT / f"docs/{page}.md").read_text(), re.MULTILINE)
     told = {
         name: value
         for names, values in rows
         for name, value in zip(re.findall(r"`(\w+)`", names), re.split(r", (?![^(]*\))", values), strict=True)
     }
-    signature = inspect.signature(VarConLoss).parameters
+    signature = inspect.signature(kind).parameters
     assert told == {name: repr(argument.default) for name, argument in signature.items()}

@@ -41,8 +41,8 @@ class AugmentSettings:
     grey: float = 0.2  # probability of a grey image (sim, stacked-rand)
     blur: float = 0.0  # probability of a blurred image; 0.5 for ImageNet (sim, stacked-rand)
     shift: int = 4
-    """greatest shift in pixels, edges reflected, the outermost pixels too but in crop-flip
-    (crop-flip; auto, rand, stacked-rand where crop_area is (1, 1))"""
+    """greatest shift in pixels; the gap is filled with the mirrored image, in which all but crop-flip repeat
+    the outermost pixel (crop-flip; auto, rand, stacked-rand where crop_area is (1, 1))"""
     auto: Literal["cifar10", "imagenet"] = "cifar10"  # whose policy (auto)
     rand_operations: int = 2  # for each image (rand, stacked-rand)
     rand_magnitude: float = 0.3  # of the strongest (rand, stacked-rand)

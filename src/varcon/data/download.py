@@ -205,14 +205,14 @@ DATA_SETS = {
         {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
         "cifar-10-batches-py",
         {"batches.meta": 1, "data_batch_[1-5]": 5, "test_batch": 1},
-        "varcon train recipes/cifar10/varcon.toml --data.path",
+        "varcon train recipes/cifar10/varcon_small.toml --data.path",
     ),
     "cifar100": Published(
         "https://www.cs.toronto.edu/~kriz/",
         {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"},
         "cifar-100-python",
         {"meta": 1, "train": 1, "test": 1},
-        "varcon train recipes/cifar100/varcon_r18.toml --data.path",
+        "varcon train recipes/cifar100/varcon_small.toml --data.path",
     ),
     "flowers102": Published(
         "https://www.robots.ox.ac.uk/~vgg/data/flowers/102/",

@@ -193,7 +193,7 @@ def rows_of_marks(names: Sequence[str], marks: Sequence[Marks], label: str) -> s
     row = line * len(marks) + 10
     reach = [one.values + sign * np.nan_to_num(one.spread) for one in marks for sign in (-1, 1)]
     x = axis_of(reach, label)
-    names = [short(name, 24) for name in names]
+    names = [short(name, 26) for name in names]
     left = widest(names) + 14
     height = top + row * len(names) + bottom_margin(x) + 4
     canvas = Canvas(HALF, height)
