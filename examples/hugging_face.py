@@ -28,7 +28,7 @@ def main(epochs=15):
     loss_fn = VarConLoss(num_classes=10)
     weights = [*encoder.parameters(), *head.parameters()]
     # Epsilon wants a far smaller learning rate than the weights, and no weight decay.
-    epsilon = {"params": loss_fn.parameters(), "lr": 1e-6, "weight_decay": 0.0}
+    epsilon = {"params": [loss_fn.epsilon], "lr": 1e-6, "weight_decay": 0.0}
     optimizer = torch.optim.AdamW([{"params": weights}, epsilon], lr=1e-3)
 
     def features(pixels):

@@ -33,7 +33,7 @@ class Contrastive(lightning.LightningModule):
 
     def configure_optimizers(self):
         # Epsilon wants a far smaller learning rate than the weights, and no weight decay.
-        epsilon = {"params": self.loss_fn.parameters(), "lr": 1e-6, "weight_decay": 0.0}
+        epsilon = {"params": [self.loss_fn.epsilon], "lr": 1e-6, "weight_decay": 0.0}
         weights = {"params": self.encoder.parameters()}
         return torch.optim.SGD([weights, epsilon], lr=0.05, momentum=0.9, weight_decay=1e-4)
 

@@ -27,7 +27,7 @@ def main(epochs=15):
     loss_fn = VarConLoss(num_classes=10)
     optimizer = torch.optim.SGD(encoder.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     # Epsilon wants a far smaller learning rate than the weights, and no weight decay.
-    optimizer.add_param_group({"params": loss_fn.parameters(), "lr": 1e-6, "weight_decay": 0.0})
+    optimizer.add_param_group({"params": [loss_fn.epsilon], "lr": 1e-6, "weight_decay": 0.0})
 
     losses = []
     for _ in range(epochs):

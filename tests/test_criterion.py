@@ -190,6 +190,25 @@ def test_a_temperature_for_one_call(references, generator):
     assert usual(z, labels) != other(z, labels)
 
 
+def test_a_bank_that_was_kept_in_half_precision_goes_on_in_whole(generator):
+    """Also where it is read in a validation, in which nothing learns."""
+    z, labels = torch.randn(20, 6, generator=generator), torch.arange(20) % 4
+    first, second = (VarConLoss(4, references="ema", reference_momentum=0.999) for _ in range(2))
+    first(z, labels)
+    halves = {
+        name: value.half() if value.is_floating_point() else value
+        for name, value in first.state_dict().items()
+    }
+    with torch.inference_mode():
+        second.load_state_dict(halves)
+    assert second.bank.dtype == torch.float32
+    before = second.bank.clone()
+    for loss_fn in (first, second):
+        loss_fn(-z, labels)
+    torch.testing.assert_close(second.bank - before, first.bank - before, rtol=0, atol=2e-3)
+    assert not torch.equal(second.bank, before)
+
+
 @pytest.mark.parametrize("now", [0.2, torch.tensor([0.2])])
 def test_a_temperature_for_one_call_is_a_tensor_of_one_number(now):
     with pytest.raises(InputError, match=r"give a tensor of one number: torch\.tensor\(0\.1\)"):

@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import SkipTest
 
@@ -13,6 +14,7 @@ import scipy.sparse
 import torch
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, load_wine, make_classification
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import GridSearchCV, cross_val_score, train_test_split
@@ -410,3 +412,40 @@ def test_a_device_that_is_not_here_is_not_blamed_on_the_values(on_wine, wine):
     elsewhere = copy.copy(on_wine).set_params(device="tpu")
     with pytest.raises(InputError, match="there is no device 'tpu'"):
         elsewhere.predict(wine[0])
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_fit_that_fails_changes_nothing(error, wine, monkeypatch):
+    X, _, y, _ = wine
+    classifier = VarConClassifier(epochs=2, random_state=0)
+    with monkeypatch.context() as patched:
+        patched.setattr("varcon.estimator.fit", raises(error))
+        with pytest.raises(error):
+            classifier.fit(X, y)
+    with pytest.raises(NotFittedError):
+        classifier.predict(X)
+    found = classifier.fit(X, y).predict_proba(X)
+    monkeypatch.setattr("varcon.estimator.fit", raises(error))
+    with pytest.raises(error):
+        classifier.fit(100 * X[:, :5] + 1000, y[::-1])
+    np.testing.assert_array_equal(classifier.predict_proba(X), found)
+
+
+def raises(error):
+    def fit(*given, **settings):
+        raise error
+
+    return fit
+
+
+def test_fits_in_threads_are_those_of_their_random_state(wine):
+    X, _, y, _ = wine
+    before = torch.get_rng_state()
+
+    def chance(_):
+        return VarConClassifier(epochs=2, random_state=0).fit(X, y).predict_proba(X)[0, 0]
+
+    with ThreadPoolExecutor(4) as threads:
+        found = set(threads.map(chance, range(8)))
+    assert found == {chance(None)}
+    assert torch.equal(torch.get_rng_state(), before)

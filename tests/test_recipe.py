@@ -246,3 +246,17 @@ def test_every_recipe_says_its_command(path):
 
 def test_a_recipe_needs_no_file():
     assert recipe_from_dict({}) == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"train": {"epochs": 2}}, r"train is {'epochs': 2}; give a TrainSettings"),
+        ({"data": "digits"}, r"data is 'digits'; give a DataSettings"),
+        ({"method": "supcon"}, r"method is 'supcon'; give the settings of one"),
+        ({"method": VarConSettings}, r"method is <class .*>; give the settings of one"),
+    ],
+)
+def test_sections_that_are_none(sections, words):
+    with pytest.raises(InputError, match=words):
+        Recipe(**sections)

@@ -198,3 +198,31 @@ def test_a_recipe_trains_on_vectors(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="encoder 'small' reads images and the data are vectors"):
         varcon.train(replace(varcon.load_recipe("table.toml"), encoder=Recipe().encoder), "second")
     assert not Path("second").exists()
+
+
+def test_a_folder_below_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/quick.toml").write_text("[train]\nepochs = 1\n")
+    folder = run.train("~/quick.toml", out="~/run")
+    run.evaluate("~/run", only="rank")
+    run.report("~/run", out="~/page.html")
+    assert folder == tmp_path / "home/run"
+    assert {path.name for path in (tmp_path / "home").iterdir()} == {"quick.toml", "run", "page.html"}
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+def test_gradients_may_be_off_and_other_types_the_default(tmp_path):
+    """As a notebook may have left them."""
+    recipe = Recipe(train=TrainSettings(epochs=1))
+    with torch.no_grad():
+        folder = run.train(recipe, tmp_path / "run")
+        assert run.evaluate(folder, only="linear")["linear"].scores["last"] > 50
+    torch.set_default_dtype(torch.float64)
+    try:
+        with pytest.raises(InputError, match=r"torch\.float64 here .* call torch\.set_default_dtype"):
+            run.train(recipe, tmp_path / "other")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert not (tmp_path / "other").exists()

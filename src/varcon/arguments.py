@@ -11,6 +11,7 @@ import tyro
 from varcon.budget import Budget
 from varcon.core import InputError
 from varcon.evaluations import EvaluateSettings, FurtherSettings
+from varcon.files import from_home
 from varcon.methods import METHODS
 from varcon.recipe import MethodSettings, Recipe
 
@@ -196,11 +197,3 @@ def parse(kind: Any, verb: str, arguments: list[str], **defaults: Any) -> Any:
     if getattr(chosen, "out", None):
         chosen.out = from_home(chosen.out)
     return chosen
-
-
-def from_home(out: Path) -> Path:
-    """Which a shell does not see to in --out=~/runs; the name of a user who is not there stays as it is."""
-    try:
-        return out.expanduser()
-    except RuntimeError:
-        return out

@@ -99,7 +99,7 @@ class VarConLoss(nn.Module):
         for name in ("num_classes", "dimensions"):
             if getattr(self, name) is not None:
                 at_least(1, self, name, of="VarConLoss")
-        self.epsilon_range = (low, max(epsilon, min(high, 0.99 * temperature)))
+        self.epsilon_range = (low, max(epsilon, min(high, 0.99 * self.temperature)))
         self.epsilon = nn.Parameter(torch.tensor(float(epsilon)), requires_grad=learn_epsilon)
         if references == "ema" and num_classes is not None:
             self.register_buffer("bank", torch.zeros(num_classes, 0))
@@ -292,7 +292,9 @@ class VarConLoss(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         stored = state_dict.get(f"{prefix}bank")
         if stored is not None and self.references == "ema" and len(stored) == len(self.bank):
-            self.bank = self.bank.new_zeros(stored.shape, dtype=stored.dtype)
+            kind = torch.promote_types(stored.dtype, torch.float32)  # in half precision it would stand still
+            with torch.inference_mode(False):  # as in _make_room
+                self.bank = self.bank.new_zeros(stored.shape, dtype=kind)
         super()._load_from_state_dict(state_dict, prefix, *args)
         with torch.no_grad():  # saved after a step, it may lie outside until the next call
             self.epsilon.clamp_(*self.epsilon_range)

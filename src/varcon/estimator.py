@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import copy
 import math
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -113,7 +114,8 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any) -> Self:
-        self._learn(X, y)
+        with self._unchanged_unless_done():
+            self._learn(X, y)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -129,6 +131,17 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def load(cls, path: str | Path, device: str = "auto") -> Self:
         """What `save` wrote; reading it runs no code."""
         return saved.read(Path(path).expanduser(), cls(device=device))
+
+    @contextmanager
+    def _unchanged_unless_done(self) -> Iterator[None]:
+        """A fit that fails or is stopped must not leave the new data's scale before the old encoder."""
+        before = dict(vars(self))
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
 
     def _learn(self, X: Any, y: Any) -> tuple[Method, Data, AugmentSettings]:
         samples, targets = self._first_samples(X, y)
@@ -296,6 +309,11 @@ class VarConClassifier(ClassifierMixin, VarConEmbedding):
     """
 
     def fit(self, X: Any, y: Any) -> Self:
+        with self._unchanged_unless_done():
+            self._fit(X, y)
+        return self
+
+    def _fit(self, X: Any, y: Any) -> None:
         method, data, augment = self._learn(X, y)
         assert isinstance(method.head, ProjectionHead)
         self.head_ = method.head.double()
@@ -315,7 +333,6 @@ class VarConClassifier(ClassifierMixin, VarConEmbedding):
         self.temperature_, self.bias_ = fit_posterior(
             np.concatenate(cosines), labels[order].numpy(), self.temperature
         )
-        return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
         return softmax(self._cosines(self._features(X)) / self.temperature_ + self.bias_, axis=1)

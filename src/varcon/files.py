@@ -69,6 +69,14 @@ def _prefix(path: Path) -> str:
     return f".{path.name}.varcon-"  # as nobody else names a file: an editor's is .NAME.swp
 
 
+def from_home(path: str | Path) -> Path:
+    """Which a shell does not see to in --out=~/runs; the name of a user who is not there stays as it is."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 def refuse_other_than_utf8(path: Path) -> None:
     """What a recipe, a report or another text would have to name."""
     told = str(path).encode(errors="backslashreplace").decode()

@@ -18,6 +18,7 @@ from varcon.core import InputError
 from varcon.data import DataSettings
 from varcon.encoders import EncoderSettings
 from varcon.evaluations import EvaluateSettings
+from varcon.files import from_home
 from varcon.limits import (
     above_zero,
     at_least,
@@ -91,6 +92,12 @@ class Recipe(Generic[MethodSettings]):
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
 
     def __post_init__(self) -> None:
+        for section, hint in get_type_hints(Recipe).items():
+            value = getattr(self, section)
+            if section != "method" and not isinstance(value, hint):
+                raise InputError(f"{section} is {value!r}; give a {hint.__name__}")
+        if not dataclasses.is_dataclass(self.method) or isinstance(self.method, type):
+            raise InputError(f"method is {self.method!r}; give the settings of one, such as VarConSettings()")
         # The other sections see to it as they are made; the settings of a method of one's own need not.
         declared(self.method, of="method")
         declared(self.evaluate, of="evaluate")
@@ -114,7 +121,7 @@ DIGITS: Recipe[Any] = Recipe(augment=AugmentSettings(flip=0.0, crop_area=(0.6, 1
 
 def load_recipe(path: str | Path) -> Recipe[Any]:
     """Reads a recipe from a .toml file, or from the recipe.json of a run."""
-    path = Path(path)
+    path = from_home(path)
     if path.is_dir():
         of_run, inside = path / "recipe.json", sorted(path.glob("*.toml"))
         if of_run.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ from varcon.evaluations.maps import SnapshotMaps
 from varcon.evaluations.rank import Rank
 from varcon.evaluations.real import RealAccuracy
 from varcon.evaluations.store import FeatureStore
-from varcon.files import write_json
+from varcon.files import from_home, write_json
 from varcon.layers import CosineClassifier
 from varcon.methods import METHODS
 from varcon.recipe import Recipe, load_recipe
@@ -66,6 +67,8 @@ from varcon.run_folder import (
     without_lost_store,
     write_findings,
 )
+
+FIRST_WEIGHTS = threading.Lock()  # drawn from torch's one generator, and estimators are fitted in threads too
 
 
 def no_watcher(progress: Progress, row: dict[str, float] | None) -> None: ...
@@ -92,7 +95,7 @@ def train(
     """
     name = "run" if isinstance(recipe, Recipe) else run_name(Path(recipe))
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    folder = Path(out) if out else RUNS / name
+    folder = from_home(out) if out else RUNS / name
     recipe = with_whole_store(recipe, folder)
     with (
         own_folder(folder, recipe, resume),
@@ -133,6 +136,7 @@ def train(
     return folder
 
 
+@torch.enable_grad()  # some of them learn, whatever a notebook has turned off
 def evaluate(
     folder: str | Path,
     settings: EvaluateSettings | None = None,
@@ -152,7 +156,7 @@ def evaluate(
     several), `further` sets those that a recipe does not. The features are encoded once and kept in the
     folder.
     """
-    folder = Path(folder)
+    folder = from_home(folder)
     recipe = stored_recipe(folder)
     only = chosen_evaluations(only, of_vectors=recipe.encoder.name in FOR_VECTORS)
     settings = settings or recipe.evaluate
@@ -254,15 +258,20 @@ def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = 
         raise InputError("a report needs at least one run folder")
     if out and Path(out).suffix not in (".html", ".htm"):  # a slip must not replace a script or a picture
         raise InputError(f"the report {out} should end in .html or .htm")
-    paths = [Path(folder) for folder in several]
+    paths = [from_home(folder) for folder in several]
     beside = paths[0] if len(paths) == 1 else paths[0].parent
-    return write_report(paths, Path(out) if out else free_place(paths, beside), note)
+    return write_report(paths, from_home(out) if out else free_place(paths, beside), note)
 
 
 def build_method(recipe: Recipe[Any], data: Data, first_weights: bool = True) -> Method:
     """The recipe's method around its encoder, with weights that depend on the seed alone, or the encoder's on
     a file; `first_weights` spares reading that where others will take their place."""
-    with torch.random.fork_rng(devices=[]):
+    if torch.get_default_dtype() != torch.float32:
+        raise InputError(
+            f"torch makes new tensors of {torch.get_default_dtype()} here and training counts on float32: "
+            "call torch.set_default_dtype(torch.float32) first"
+        )
+    with FIRST_WEIGHTS, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(recipe.train.seed)
         encoder = recipe.encoder.build(data.train.images.shape[1:])
         if recipe.encoder.weights and first_weights:

@@ -59,6 +59,7 @@ def fit(
     if kept and state.step == 0 and 0 in settings.snapshots:
         save_weights(snapshot_path(kept, 0), encoder)
     with (
+        torch.enable_grad(),  # whatever a notebook has turned off
         Journal(kept and kept / "metrics.jsonl", state.step) as journal,
         Journal(kept and kept / "samples.jsonl", state.step) as samples,
         tracking(recipe, kept, state.step) as track,
