@@ -162,6 +162,10 @@ def test_the_table_says_on_what_terms(compared):
     _, out = compared
     note = "as base.toml says (augmentation sim, learning rate 0.4, weight decay 0.002); only method settings"
     assert note in (out / "compare.md").read_text()
+    assert (
+        "Epochs are such that all see equally many images: varcon 2, ce 4."
+        in (out / "compare.md").read_text()
+    )
     assert note in html.unescape((out / "report.html").read_text())
 
 

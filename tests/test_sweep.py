@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from varcon import InputError
+from varcon import InputError, run
 from varcon.cli import main
 from varcon.recipe import load_recipe
 from varcon.sweep import combinations, folder_name, parse_grid
@@ -40,6 +40,19 @@ def test_values_are_read_as_a_recipe_reads_them():
         "method.references": ["batch", "ema"],
         "augment.crop_area": [[0.2, 1.0], [0.5, 1.0]],
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("'a b','c,d'", ["a b", "c,d"]),
+        ('"si,m",auto', ["si,m", "auto"]),
+        ("don't,won't", ["don't", "won't"]),
+        ('["a,b","c"],["d]"]', [["a,b", "c"], ["d]"]]),
+    ],
+)
+def test_a_comma_in_quotes_belongs_to_the_value(text, values):
+    assert parse_grid([f"data.path={text}"]) == {"data.path": values}
 
 
 def test_every_combination_has_its_recipe_and_label():
@@ -132,6 +145,58 @@ def test_further_values_join_the_table(tmp_path, capsys):
     assert [row["settings"] for row in json.loads((out / "sweep.json").read_text())] == ["temperature 0.6"]
 
 
+def test_a_stop_loses_no_run_of_the_table(tmp_path, monkeypatch):
+    """Those of earlier calls that had still to be judged are in the next call's."""
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    command = ["sweep", str(recipe), "--out", str(out), "--only"]
+    assert main([*command, "knn", "--set", "method.temperature=0.05,0.1"]) == 0
+    judge, judged = run.evaluate, []
+
+    def first_alone(folder, *given, **settings):
+        judged.append(folder.name)
+        if len(judged) > 1:
+            raise KeyboardInterrupt
+        return judge(folder, *given, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "evaluate", first_alone)
+        assert main([*command, "knn,centroid", "--set", "method.temperature=0.2"]) == 130
+    assert main([*command, "knn", "--set", "method.temperature=0.2"]) == 0
+    rows = json.loads((out / "sweep.json").read_text())
+    assert [row["settings"] for row in rows] == [f"temperature {value}" for value in (0.05, 0.1, 0.2)]
+    assert all("kNN top-1" in row for row in rows)
+
+
+def test_runs_of_other_data_or_settings_do_not_join(tmp_path, capsys):
+    """Also a setting whose last name is that of the one that varies."""
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    command = ["sweep", str(recipe), "--only", "linear", "--out", str(out), "--set"]
+    assert main([*command, "train.epochs=1"]) == 0
+    text = recipe.read_text()
+    recipe.write_text(text.replace("[evaluate.linear]\nepochs = 2", "[evaluate.linear]\nepochs = 3"))
+    assert main([*command, "train.epochs=2"]) == 0
+    for name in ("epochs-1-seed0", "epochs-2-seed0"):
+        stored = json.loads((out / name / "findings/linear.json").read_text())
+        assert stored["settings"]["epochs"] == 3
+    arrays = dict(np.load(tmp_path / "few.npz"))
+    np.savez(tmp_path / "other.npz", **arrays | {"train_images": 255 - arrays["train_images"]})
+    capsys.readouterr()
+    elsewhere = ["--data.path", str(tmp_path / "other.npz")]
+    assert main([*command, "train.epochs=3", *elsewhere]) == 2
+    assert "epochs-1-seed0 was trained on other data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damaged", ["metrics.jsonl", "findings/knn.json"])
+def test_a_run_that_is_damaged_does_not_stop_the_others(tmp_path, capsys, damaged):
+    recipe, out = write_recipe(tmp_path), tmp_path / "out"
+    command = ["sweep", str(recipe), "--set", "train.epochs=1,2", "--only", "knn", "--out", str(out)]
+    assert main(command) == 0
+    (out / "epochs-1-seed0" / damaged).write_bytes(bytes(range(255, 0, -1)))
+    assert main(command) == 1
+    assert "1 of 2 runs failed (epochs 1, seed 0)" in capsys.readouterr().err
+    assert json.loads((out / "sweep.json").read_text())[1]["kNN top-1"] == 100.0
+
+
 @pytest.mark.parametrize("left", [None, "", '{"step": 1, "ep'], ids=["none", "empty", "cut off"])
 def test_a_run_without_its_metrics_is_listed_and_the_rest_is_there(tmp_path, capsys, left):
     recipe, out = write_recipe(tmp_path), tmp_path / "out"
@@ -139,6 +204,7 @@ def test_a_run_without_its_metrics_is_listed_and_the_rest_is_there(tmp_path, cap
     command = ["sweep", str(recipe), "--set", "train.epochs=1,2", "--only", "knn", "--out", str(out)]
     assert main(command) == 0
     assert "--set data.held_out" not in (out / "sweep.md").read_text()
+    assert "training images that were held out, not on the test images" in (out / "sweep.md").read_text()
     journal = out / "epochs-1-seed0/metrics.jsonl"
     journal.unlink() if left is None else journal.write_text(left)
     capsys.readouterr()

@@ -45,6 +45,10 @@ CHOOSING = (
 )
 
 
+HELD_OUT = "These are scores on training images that were held out, not on the test images."
+BUDGETS = {"images": "see equally many images", "time": "train equally long"}
+
+
 def compare(arguments: list[str], console: Console) -> None:
     chosen = parse(Compare, "compare", arguments)
     refuse_torchrun("compare", ONE_BY_ONE)
@@ -64,6 +68,9 @@ def compare(arguments: list[str], console: Console) -> None:
         note = EQUAL_TERMS.format(
             chosen.recipe.name, base.augment.policy, base.train.learning_rate, base.train.weight_decay
         )
+        epochs = {one.label: one.recipe.train.epochs for one in planned}
+        counted = ", ".join(f"{name} {count}" for name, count in epochs.items())
+        note += f" Epochs are such that all {BUDGETS[chosen.budget]}: {counted}."
         # The table has the runs of earlier calls too.
         earlier = {path.name.rpartition("-seed")[0] for path in out.glob("*-seed*")}
         shown = [name for name in METHODS if name in {*methods, *earlier}]
@@ -162,10 +169,14 @@ def tabulate(
     console: Console,
 ) -> None:
     """Trains and judges every run, keeping the table up to date, and ends with the report."""
+    if all(one.recipe.data.held_out for one in planned):
+        note = f"{note} {HELD_OUT}".strip()
     results: list[Result] = []
     for _, result in with_bars(planned, devices, command, console):
         results = order([*results, result])
-        runs.write(out, results, name, what, note)
+        there = {(result.label, result.seed) for result in results}
+        pending = [one for one in planned if one.finished and (one.label, one.seed) not in there]
+        runs.write(out, results, name, what, note, pending)
     show(runs.table(results, what), console)
     if note:
         console.print(note, soft_wrap=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from varcon.engine.state import check_recipe
 from varcon.evaluations import FURTHER, STANDARD, FurtherSettings
 from varcon.evaluations.rank import Rank
 from varcon.evaluations.transfer import Target
-from varcon.files import write_json, write_text
+from varcon.files import FULL, write_json, write_text
 from varcon.recipe import Recipe, differences, recipe_to_dict
 from varcon.reports.figures.transfer import heading
 
@@ -98,7 +99,9 @@ def train_and_judge(planned: Planned, watch: Watcher, progress: OnProgress, comm
         judge(planned, progress, findings)
     except Interrupted:
         raise
-    except (RunError, InputError) as error:  # the other runs can do without this one
+    except (RunError, InputError, OSError) as error:  # the other runs can do without this one
+        if isinstance(error, OSError) and error.errno in FULL:  # but not without a disk
+            raise
         failed = str(error)
     if failed and not findings:
         return Result(planned.label, planned.seed, failed=failed)
@@ -193,7 +196,7 @@ def read_findings(planned: Planned) -> dict[str, Findings]:
             relabelled = labels is not None and stored.get("labels", labels) != labels
             if not relabelled and not differences(stored["settings"], run_folder.settings_of(own)):
                 found[path.stem] = Findings(stored["scores"])
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise InputError(f"{path} cannot be read; delete it and evaluate the run again") from None
     return found
 
@@ -214,6 +217,7 @@ def table(results: list[Result], what: str) -> list[list[str]]:
             values = [scores[title] for scores in own if title in scores]
             digits = 3 if title in FRACTIONS else 2
             spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+            spread += f" (n = {len(values)})" if len(values) < len(own) else ""
             cells.append(f"{statistics.fmean(values):.{digits}f}{spread}" if values else "")
         cells.append(f"{statistics.fmean(scores['minutes'] for scores in own):.2f}" if own else "")
         cells.append(f"{statistics.fmean(scores[SPEED] for scores in own):,.0f}" if own else "")
@@ -226,9 +230,11 @@ def table(results: list[Result], what: str) -> list[list[str]]:
     return result
 
 
-def write(out: Path, results: list[Result], name: str, what: str, note: str) -> None:
+def write(
+    out: Path, results: list[Result], name: str, what: str, note: str, pending: Sequence[Planned] = ()
+) -> None:
     """The table as NAME.md, with what a reader must know of it, and the scores as NAME.json, in the folder of
-    the runs."""
+    the runs; there also what is trained and still to be read or judged, which a stop must not lose."""
     head, *rows = ([cell.replace("|", "\\|") for cell in line] for line in table(results, what))
     lines = [f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *rows)]
     lines += [f"\n{note}\n"] if note else []
@@ -239,4 +245,5 @@ def write(out: Path, results: list[Result], name: str, what: str, note: str) -> 
         {what: r.label, "seed": r.seed, **r.scores, **({"failed": r.failed} if r.failed else {})}
         for r in results
     ]
+    entries += [{what: one.label, "seed": one.seed} for one in pending]
     write_json(out / f"{name}.json", entries)

@@ -38,9 +38,16 @@ def parse_grid(texts: list[str]) -> Grid:
 
 
 def split_values(text: str) -> list[str]:
-    """At the commas, but for those inside brackets: a setting may itself be a list."""
-    depth, parts = 0, [""]
+    """At the commas, but for those inside brackets or quotes: a setting may itself be a list."""
+    depth, parts, quote = 0, [""], ""
     for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'" and (depth or not parts[-1].strip()):  # not within a word, such as don't
+            quote = letter
+        if quote:
+            parts[-1] += letter
+            continue
         depth += (letter == "[") - (letter == "]")
         if letter == "," and depth == 0:
             parts.append("")
@@ -133,7 +140,12 @@ def plan(base: Recipe[Any], grid: Grid, seeds: list[int], out: Path, progress: O
             seeded = replace(recipe, train=replace(recipe.train, seed=seed))
             planned.append(Planned(label, seed, seeded, out / f"{folder_name(label)}-seed{seed}"))
             check_run(planned[-1], data[recipe.data])
-    return [*earlier(base, out, {one.folder for one in planned}), *planned]
+    there = earlier(base, out, {one.folder for one in planned})
+    for one in there:  # as check_run refuses for those asked for: of other data
+        if one.recipe.data not in data:
+            data[one.recipe.data] = load(one.recipe.data, progress)
+        check_run(one, data[one.recipe.data])
+    return [*there, *planned]
 
 
 def earlier(base: Recipe[Any], out: Path, asked: set[Path]) -> list[Planned]:
@@ -153,7 +165,8 @@ def earlier(base: Recipe[Any], out: Path, asked: set[Path]) -> list[Planned]:
         stored, settings = recipe_to_dict(stored_recipe(one.folder)), recipe_to_dict(seeded)
         for name, (_, value) in differences(settings, stored).items():
             *sections, last = name.split(".")
-            if {name, last} & {*label.replace(",", " ").split()}:
+            # With its value: others have the same last name, such as evaluate.linear.epochs.
+            if any(f", {called} {plain(value)}, " in f", {label}, " for called in (name, last)):
                 reduce(dict.__getitem__, sections, settings)[last] = value
         found.append(replace(one, recipe=recipe_from_dict(settings)))
         check_recipe(stored, found[-1].recipe, one.folder)

@@ -49,6 +49,19 @@ def test_scores_of_other_settings_have_no_mean(tmp_path: Path) -> None:
     assert group.spread("pixels", "top1") is None
 
 
+def test_images_drawn_for_each_seed_have_labels_of_their_own(tmp_path: Path) -> None:
+    folders = [make_run(tmp_path / str(seed), seed=seed) for seed in range(2)]
+    for seed, folder in enumerate(folders):
+        record = json.loads((folder / "recipe.json").read_text())
+        record["recipe"].setdefault("data", {}).update(per_class=5, per_class_seed=seed)
+        (folder / "recipe.json").write_text(json.dumps(record))
+        finding = {"scores": {"top1": 50.0 + seed}, "settings": {"k": 5}, "labels": str(seed)}
+        (folder / "findings/knn.json").write_text(json.dumps(finding))
+    (group,) = group_by_recipe(read_runs(folders))
+    found = group.spread("knn", "top1")
+    assert found is not None and found.mean == 50.5
+
+
 def test_one_value_has_no_spread_and_none_no_mean() -> None:
     found = spread([97.4])
     assert found is not None

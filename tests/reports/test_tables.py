@@ -32,6 +32,7 @@ def test_latex_is_a_booktabs_table() -> None:
 def test_latex_cannot_be_broken_by_a_name() -> None:
     text = escaped("\\input{x} $%#_^~\n&")
     assert text == r"\textbackslash{}input\{x\} \$\%\#\_\textasciicircum{}\textasciitilde{} \&"
+    assert escaped("[1] *") == "{[}1] {*}"  # else an option of the command before it
 
 
 def test_names_too_long_for_half_the_page_have_all_of_it() -> None:

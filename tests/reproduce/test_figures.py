@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from varcon.core import InputError
 from varcon.reproduce.entries import Entry, Reading
 from varcon.reproduce.figures import Maps
 from varcon.reproduce.gather import Gathered
@@ -36,6 +37,17 @@ def test_a_map_s_title_has_the_score_of_the_run_that_is_drawn(tmp_path: Path) ->
     drawn = Maps(MINE).draw(setup, entries, Gathered({MINE: folders}), "")
     assert drawn is not None
     assert re.findall(r"epoch \d: kNN [\d.]+", drawn) == ["epoch 1: kNN 50.00", "epoch 2: kNN 51.00"]
+
+
+def test_maps_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    folder = write_maps(tmp_path / "run", 50.0)
+    scale = SCALES["smoke"]
+    for content in (b"", b"no maps"):
+        (folder / "findings/maps.npz").write_bytes(content)
+        with pytest.raises(InputError, match=r"maps\.npz cannot be read; delete .*maps\.json, and start"):
+            Maps(MINE).draw(
+                Setup(scale, scale.base, (3, 3), 8, tmp_path), [], Gathered({MINE: {0: folder}}), ""
+            )
 
 
 @pytest.mark.parametrize("scale", list(SCALES))

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from varcon.evaluations.knn import KNN
 from varcon.evaluations.linear import LinearProbe
 from varcon.evaluations.map2d import Map2D
 from varcon.reproduce import memory, setup
+from varcon.reproduce.setup import Runs
+from varcon.runs import Planned
 
 
 def write_images(path, classes=4, of_each=24):
@@ -144,10 +147,22 @@ def test_a_run_that_fails_is_listed_and_the_rest_goes_on(made, quick, tmp_path, 
     assert ("K = 5", "VarCon") in entries(out, "knn")
 
 
-def notes(setup, name):
+def notes(setup, name, runs=None):
     artifact = reproduce.ARTIFACTS[name]
-    made = reproduce.Plan(name, artifact, setup, artifact.content(setup), {}, [])
+    made = reproduce.Plan(name, artifact, setup, artifact.content(setup), runs or {}, [])
     return " ".join(reproduce.notes_of(made, [], "cpu"))
+
+
+def test_deviations_are_told_where_there_are_some(cifar):
+    """The paper has errors in some of its tables."""
+    seeds = [Planned("varcon", seed, cifar.base, Path()) for seed in (0, 1)]
+    one_of_several = "The figure is of the first seed's runs."
+    theirs = ["; the paper's ± is its standard error", ", the paper's its standard error"]
+    for name, errors, of_one in (("table2", True, False), ("tau2", False, True), ("tsne", False, True)):
+        alone, several = (notes(cifar, name, {Runs("varcon"): some}) for some in (seeds[:1], seeds))
+        assert (theirs[0] in alone, theirs[1] in several) == (errors, errors), name
+        assert "± is the standard deviation over the seeds" in several
+        assert (one_of_several in several, one_of_several in alone) == (of_one, False), name
 
 
 @pytest.fixture

@@ -45,9 +45,9 @@ class Journal:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a journal; a last line cut off by a kill is left out."""
+    """The rows of a journal; a last line cut off by a kill is left out, and what is damaged ends it."""
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:

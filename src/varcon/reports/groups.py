@@ -12,7 +12,7 @@ import numpy as np
 
 from varcon.engine.state import FREE_ON_RESUME
 from varcon.reports.charts import Marks
-from varcon.reports.collect import Finding, Run, flat
+from varcon.reports.collect import Run, flat
 
 # Which of its kind a run is, what it keeps on the way, and how it was carried out. How it is judged is none
 # of these: scores of other settings have no common mean.
@@ -40,7 +40,7 @@ class Group:
 
     def spread(self, finding: str, name: str) -> Spread | None:
         """None also where the runs were judged in different ways: those have no common mean."""
-        alike = _judged_alike([run.findings[finding] for run in self.runs if finding in run.findings])
+        alike = _judged_alike([run for run in self.runs if finding in run.findings], finding)
         return spread([run.score(finding, name) for run in self.runs]) if alike else None
 
     def means(self, finding: str, names: Iterable[str]) -> np.ndarray:
@@ -151,16 +151,19 @@ def _computed(run: Run) -> dict[str, Any]:
     return {name: value for name, value in flat(run.recipe).items() if name not in aside}
 
 
-def _judged_alike(found: list[Finding]) -> bool:
+def _judged_alike(runs: list[Run], finding: str) -> bool:
     """With the same settings, but for what each run has of its own, and by the same labels; earlier versions
-    did not note by which."""
+    did not note by which. Of a part of the images, drawn by a seed of the run's own, the labels are its own
+    too."""
+    found = [run.findings[finding] for run in runs]
     own = ("seed", "epsilon", "path")  # drawn, learned, and where the data of a transfer lie
     settings = [
         {name: value for name, value in flat(one.settings).items() if name.split(".")[-1] not in own}
         for one in found
     ]
-    labels = {one.labels for one in found} - {""}
-    return all(one == settings[0] for one in settings) and len(labels) <= 1
+    labels = {(str(run.setting("data.per_class_seed")), run.findings[finding].labels) for run in runs}
+    labels = {(drawn, label) for drawn, label in labels if label}
+    return all(one == settings[0] for one in settings) and len({drawn for drawn, _ in labels}) == len(labels)
 
 
 def marks_of(groups: list[Group], finding: str, names: list[str]) -> list[Marks]:

@@ -27,6 +27,8 @@ LATEX = {
     "→": r"$\rightarrow$",
     "\N{MINUS SIGN}": "$-$",
     "—": "--",
+    "[": "{[}",  # else, where it begins a row, the option of the command before it; so with a star
+    "*": "{*}",
 }
 
 

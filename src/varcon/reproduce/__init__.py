@@ -15,6 +15,7 @@ from varcon.recipe import differences, recipe_to_dict
 from varcon.reproduce import stand_ins, tables
 from varcon.reproduce.declarations import ARTIFACTS, Artifact
 from varcon.reproduce.entries import Entry, Reading, Swept
+from varcon.reproduce.figures import Drawn, Losses, Maps, Tau2
 from varcon.reproduce.gather import FROM_JOURNALS, Gathered
 from varcon.reproduce.paper import MEMORY
 from varcon.reproduce.scales import SCALES
@@ -159,9 +160,9 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
         ours = f"Ours: the loss and its gradient alone, 128 dimensions, float32, on {device}."
         return [ours, paper, *artifact.notes]
     seeds = len({one.seed for one in made.planned})
-    spread = (
-        "; ± is the standard deviation over the seeds, the paper's its standard error" if seeds > 1 else ""
-    )
+    spread = "; ± is the standard deviation over the seeds" if seeds > 1 else ""
+    if any(entry.paper and entry.paper.error is not None for entry in made.entries):
+        spread += ", the paper's its standard error" if seeds > 1 else "; the paper's ± is its standard error"
     trained = f"{epochs_of(made)} unless a row says otherwise"
     ours = f"Ours: {setup.where}, {trained}, {seeds} seed{'s' if seeds > 1 else ''}{spread}."
     differ = "The two do not compare in value: data, encoder or training differ."
@@ -173,6 +174,8 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     said = [ours, paper, *other, *trained_otherwise(made), *artifact.notes]
     if any((one.finding, one.score) == ("linear", "last") for one in readings_of(made)):
         said.append("Ours are the linear probe's at its last epoch, where nothing else is said.")
+    if seeds > 1 and isinstance(artifact.figure, Drawn | Losses | Maps | Tau2):
+        said.append("The figure is of the first seed's runs.")
     if isinstance(artifact.content, Swept):
         said += artifact.content.left_out(setup)
     if setup.as_imagenet:

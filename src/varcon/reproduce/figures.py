@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from varcon.core import InputError
 from varcon.engine.journal import read_rows
 from varcon.reports import drawings
 from varcon.reports.charts import WIDE, Band, Line, Panel, curves
@@ -163,8 +165,13 @@ class Maps:
         folder = gathered.first(self.runs)
         if folder is None:
             return None
-        with np.load(folder / "findings" / "maps.npz", allow_pickle=False) as arrays:
-            points, labels, epochs = arrays["points"], arrays["labels"], arrays["epochs"]
+        path = folder / "findings" / "maps.npz"
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                points, labels, epochs = arrays["points"], arrays["labels"], arrays["epochs"]
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+            beside = path.with_suffix(".json")  # by which it counts as judged
+            raise InputError(f"{path} cannot be read; delete {beside}, and start the command again") from None
         found = scores(folder, "maps")  # of the run that is drawn, not the mean over the seeds
         titles = [f"epoch {epoch}: kNN {found[f'knn_top1@epoch{epoch}']:.2f} %" for epoch in epochs]
         return file(small_maps(points, labels, titles))
