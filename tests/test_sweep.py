@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -186,12 +187,15 @@ def test_runs_of_other_data_or_settings_do_not_join(tmp_path, capsys):
     assert "epochs-1-seed0 was trained on other data" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damaged", ["metrics.jsonl", "findings/knn.json"])
+@pytest.mark.parametrize("damaged", ["metrics.jsonl", "findings/knn.json", "findings"])
 def test_a_run_that_is_damaged_does_not_stop_the_others(tmp_path, capsys, damaged):
     recipe, out = write_recipe(tmp_path), tmp_path / "out"
     command = ["sweep", str(recipe), "--set", "train.epochs=1,2", "--only", "knn", "--out", str(out)]
     assert main(command) == 0
-    (out / "epochs-1-seed0" / damaged).write_bytes(bytes(range(255, 0, -1)))
+    place = out / "epochs-1-seed0" / damaged
+    if place.is_dir():  # a file in the place of a folder
+        shutil.rmtree(place)
+    place.write_bytes(bytes(range(255, 0, -1)))
     assert main(command) == 1
     assert "1 of 2 runs failed (epochs 1, seed 0)" in capsys.readouterr().err
     assert json.loads((out / "sweep.json").read_text())[1]["kNN top-1"] == 100.0

@@ -44,7 +44,6 @@ CHOOSING = (
     "--set data.held_out=0.1, and judge what was chosen on the test images once."
 )
 
-
 HELD_OUT = "These are scores on training images that were held out, not on the test images."
 BUDGETS = {"images": "see equally many images", "time": "train equally long"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import statistics
 from collections.abc import Sequence
@@ -100,8 +101,8 @@ def train_and_judge(planned: Planned, watch: Watcher, progress: OnProgress, comm
     except Interrupted:
         raise
     except (RunError, InputError, OSError) as error:  # the other runs can do without this one
-        if isinstance(error, OSError) and error.errno in FULL:  # but not without a disk
-            raise
+        if isinstance(error, OSError) and error.errno in (*FULL, errno.EPIPE):  # but not without a disk
+            raise  # nor when nobody reads any more
         failed = str(error)
     if failed and not findings:
         return Result(planned.label, planned.seed, failed=failed)
