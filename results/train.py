@@ -124,8 +124,8 @@ def train(one: Experiment, data: Path, runs: Path) -> int:
         status = varcon(["train", *one.arguments, *of_data, "--out", str(run), *again])
         for settings in judging:
             status = status or varcon(["evaluate", str(run), *settings, *of_data])
-    if not status:
-        results.keep(run, one.name)
+            if not status:
+                results.keep(run, one.name)  # each time: what is judged last takes longest
     return status
 
 

@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -248,6 +249,11 @@ def test_training_what_is_not_kept(results, train, tmp_path, monkeypatch, capsys
         assert ("brief-seed0 is not begun: it takes 0.8 minutes and 0.0 are left\n" in said) == (
             minutes == "0.01"
         )
+    varcon, kept_run = train.varcon, tmp_path / "results/digits/brief-seed0"
+    shutil.rmtree(kept_run)
+    monkeypatch.setattr(train, "varcon", lambda words: 130 if "--linear.augment" in words else varcon(words))
+    assert train.main(["digits/brief", *places]) == 130  # stopped in the last judge, and kept as it was before
+    assert (kept_run / "findings/knn.json").exists()
     with pytest.raises(SystemExit):
         train.main(["digits/othr", *places])
     assert "no run or group 'digits/othr'" in capsys.readouterr().err
