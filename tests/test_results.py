@@ -252,7 +252,7 @@ def test_training_what_is_not_kept(results, train, tmp_path, monkeypatch, capsys
     varcon, kept_run = train.varcon, tmp_path / "results/digits/brief-seed0"
     shutil.rmtree(kept_run)
     monkeypatch.setattr(train, "varcon", lambda words: 130 if "--linear.augment" in words else varcon(words))
-    assert train.main(["digits/brief", *places]) == 130  # stopped in the last judge, and kept as it was before
+    assert train.main(["digits/brief", *places]) == 130  # in the last judge, and kept as it was before
     assert (kept_run / "findings/knn.json").exists()
     with pytest.raises(SystemExit):
         train.main(["digits/othr", *places])
