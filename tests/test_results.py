@@ -106,6 +106,23 @@ def test_a_recipe_quotes_its_runs(results):
         assert f"kNN (k = 20) {knn} %, linear probe {linear} % at its last epoch" in head
 
 
+def test_the_best_recipe_is_the_one_that_held_out_images_chose(results):
+    best = ROOT / "recipes/cifar100/varcon_best.toml"
+    tried = [run for run in results.every_run() if run.setting("encoder.name") == "resnet50"]
+    of_varcon = [run for run in tried if run.setting("data.held_out") and run.method == "varcon"]
+    chosen = max(of_varcon, key=lambda run: run.score("linear", "last"))
+    stored = recipe_from_dict(chosen.recipe)
+    assert replace(stored, data=replace(stored.data, held_out=0.0)) == load_recipe(best)
+    head = best.read_text().replace("\n# ", " ")
+    assert f"results/search/{chosen.name}" in head
+    for said, finding, score in (
+        ("linear probe {:.2f} % at its last epoch", "linear", "last"),
+        ("kNN (k = 20) {:.2f} %", "knn", "top1"),
+        ("own classifier {:.2f} %", "classifier", "top1"),
+    ):
+        assert said.format(chosen.score(finding, score)) in head
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/many-gpus.md"])
 def test_the_speed_quoted_is_the_speed_measured(page):
     text = (ROOT / page).read_text()
