@@ -215,6 +215,12 @@ def test_a_temperature_for_one_call_is_a_tensor_of_one_number(now):
         VarConLoss(3).with_terms(*batch(), now)
 
 
+@pytest.mark.parametrize("now", [0.01, 0.02, float("nan"), float("inf")])
+def test_a_temperature_for_one_call_lies_above_epsilon(now):
+    with pytest.raises(InputError, match=rf"^temperature is {now:g} and epsilon 0\.02; it must be finite"):
+        VarConLoss(3, epsilon=0.02).with_terms(*batch(), torch.tensor(now))
+
+
 def test_unit_embeddings_need_no_normalising():
     z, labels = batch()
     unit = torch.nn.functional.normalize(z, dim=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -159,6 +160,11 @@ class VarConLoss(nn.Module):
         looked_at = embeddings.device.type == "cpu" and not torch.compiler.is_compiling()
         if looked_at:
             check_values(embeddings, labels, self.num_classes, self._shortest)
+            if temperature is not None and not self.epsilon < temperature < math.inf:
+                raise InputError(
+                    f"temperature is {temperature.item():g} and epsilon {self.epsilon.item():g}; it must be "
+                    "finite and above epsilon, or tau2 reaches 0"
+                )
         places, num_classes = self._places(labels)
         if self.references == "ema":
             self._make_room(embeddings)
