@@ -118,6 +118,14 @@ def ahead(one: str, other: str, title: str, form: str = ".1f") -> str:
     return format(sum(leads) / len(leads), form.replace(".", "z."))  # no minus before a zero
 
 
+def varcon_share(pattern: str) -> str:
+    """Of VarCon's two terms in the whole loss, in the mean over epochs and seeds."""
+    shares = [
+        np.mean((run.metrics["kl"] + run.metrics["nll"]) / run.metrics["loss"]) for run in kept(pattern)
+    ]
+    return f"{100 * np.mean(shares):.0f} %"
+
+
 def range_of(title: str, *patterns: str) -> str:
     """From the least to the greatest of their means."""
     means = [mean(pattern, title) for pattern in patterns]
@@ -218,6 +226,7 @@ def written() -> str:
         "score": quoted,
         "mean": mean,
         "ahead": ahead,
+        "varcon_share": varcon_share,
         "range_of": range_of,
         "seeds": seeds,
         "last": last,
