@@ -30,10 +30,10 @@ from timing import (
 from torch import Tensor
 
 from varcon import VarConLoss
+from varcon.criterion import EPSILON
 from varcon.engine.allocator import keep_freed_memory
 from varcon.reproduce.memory import TEMPERATURE, held_on_gpu, pairwise_supcon
 
-EPSILON = 0.02
 GPU_SIZES = [
     # samples, classes
     (1024, 10), (1024, 1000), (1024, 1_000_000), (8192, 10), (8192, 1000), (8192, 100_000),

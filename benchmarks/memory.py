@@ -24,16 +24,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from loss import EPSILON, Loss, step
+from loss import Loss, step
 from timing import captured, surroundings, time_in_turn, time_on_gpu, write_table
 
 from varcon import VarConLoss
+from varcon.criterion import EPSILON
 from varcon.data.assemble import available_memory
-from varcon.reproduce.memory import TEMPERATURE, held_on_cpu, held_on_gpu, pairwise_supcon
+from varcon.reproduce.memory import MATRICES, TEMPERATURE, held_on_cpu, held_on_gpu, pairwise_supcon
 
 SAMPLES = {"cpu": [2**power for power in range(10, 17)], "cuda": [2**power for power in range(10, 21)]}
 CLASSES = {"cpu": [10, 100, 1000, 10_000], "cuda": [10, 100, 1000, 10_000, 100_000, 1_000_000]}
-MATRICES = 5  # of samples x samples that pairwise SupCon holds at its peak
 FITTED = {"samples": 4, "classes": 2}  # of the largest sizes: at small ones fixed costs hide the growth
 LOSSES: dict[str, Callable[[int], Loss]] = {
     "VarCon": lambda classes: VarConLoss(classes, TEMPERATURE, EPSILON),

@@ -215,6 +215,11 @@ def test_a_temperature_for_one_call_is_a_tensor_of_one_number(now):
         VarConLoss(3).with_terms(*batch(), now)
 
 
+def test_a_temperature_for_one_call_lies_where_the_embeddings_do():
+    with pytest.raises(InputError, match=r"the embeddings are on cpu and the temperature on meta; move it"):
+        VarConLoss(3).with_terms(*batch(), torch.tensor(0.1, device="meta"))
+
+
 @pytest.mark.parametrize("now", [0.01, 0.02, float("nan"), float("inf")])
 def test_a_temperature_for_one_call_lies_above_epsilon(now):
     with pytest.raises(InputError, match=rf"^temperature is {now:g} and epsilon 0\.02; it must be finite"):

@@ -5,9 +5,9 @@ import subprocess
 import sys
 import time
 
-import numpy as np
 import pytest
 import torch
+from pictures import write_recipe
 
 from varcon import InputError, parallel, run
 from varcon.cli import main
@@ -35,21 +35,6 @@ class Deadly(str):
 
     def __reduce__(self):
         return os._exit, (3,)
-
-
-def write_recipe(folder, epochs=2):
-    chance = np.random.default_rng(0)
-    labels = np.arange(48) % 2
-    images = (chance.integers(0, 60, (48, 8, 8)) + 150 * labels[:, None, None]).astype(np.uint8)
-    path = folder / "few.npz"
-    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    recipe = folder / "base.toml"
-    recipe.write_text(
-        f"[data]\nname = 'npz'\npath = '{path}'\n"
-        f"[train]\nepochs = {epochs}\nbatch_size = 16\ndevice = 'cpu'\n"
-        "[evaluate.knn]\nk = 1\nalso = []\n[evaluate.linear]\nepochs = 2\n[evaluate.map2d]\npoints = 20\n"
-    )
-    return recipe
 
 
 def left_of(group):

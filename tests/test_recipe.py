@@ -1,6 +1,9 @@
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,6 +41,27 @@ def test_a_recipe_holds_what_differs(tmp_path):
         train=TrainSettings(epochs=7),
     )
     assert isinstance(recipe.method.epsilon_range[0], float)
+
+
+def test_a_recipe_is_written_alike_by_every_process():
+    """Sections in their order, whatever the seed by which Python orders sets."""
+    write = (
+        "from varcon.recipe import *; from varcon.evaluations import *; "
+        "from varcon.evaluations.knn import KNN; from varcon.evaluations.linear import LinearProbe; "
+        "print(recipe_to_toml(Recipe(evaluate=EvaluateSettings(KNN(k=3), LinearProbe(epochs=7)))))"
+    )
+    written = {
+        subprocess.run(
+            [sys.executable, "-c", write],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(4)
+    }
+    (text,) = written
+    assert text.index("[evaluate.knn]") < text.index("[evaluate.linear]")
 
 
 def test_data_that_lie_elsewhere_change_a_recipe_in_nothing_else():

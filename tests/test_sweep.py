@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pictures import write_recipe
 
 from varcon import InputError, run
 from varcon.cli import main
@@ -11,21 +12,6 @@ from varcon.recipe import load_recipe
 from varcon.sweep import combinations, folder_name, parse_grid
 
 DIGITS = Path(__file__).parents[1] / "recipes/digits/varcon.toml"
-
-
-def write_recipe(folder):
-    """Two kinds of images, dark and bright, and a brief recipe for them."""
-    chance = np.random.default_rng(0)
-    labels = np.arange(48) % 2
-    images = (chance.integers(0, 60, (48, 8, 8)) + 150 * labels[:, None, None]).astype(np.uint8)
-    path = folder / "few.npz"
-    np.savez(path, train_images=images, train_labels=labels, test_images=images, test_labels=labels)
-    recipe = folder / "base.toml"
-    recipe.write_text(
-        f"[data]\nname = 'npz'\npath = '{path}'\n[train]\nepochs = 2\nbatch_size = 16\ndevice = 'cpu'\n"
-        "[evaluate.knn]\nk = 1\nalso = []\n[evaluate.linear]\nepochs = 2\n[evaluate.map2d]\npoints = 20\n"
-    )
-    return recipe
 
 
 def test_values_are_read_as_a_recipe_reads_them():

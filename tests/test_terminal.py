@@ -186,7 +186,7 @@ def test_names_with_brackets_are_shown_as_they_are(capsys):
         bar.step(Progress(7, 100, 10), None)
         bar._live.refresh()
     assert name in console.file.getvalue()
-    plain = terminal.plain_console()
+    plain = terminal.PlainConsole()
     with Bar(plain, name) as bar:
         bar.note(f"trained {name}")
         bar.progress(3, 3, name)
@@ -203,7 +203,7 @@ def test_a_console_that_nobody_reads_is_silent(ends, monkeypatch):
     os.close(reading)
     with os.fdopen(writing, "w") as file:
         monkeypatch.setattr("sys.stdout", file)
-        console = terminal.plain_console(ends_with_reader=ends)
+        console = terminal.PlainConsole(ends_with_reader=ends)
         if ends:
             with pytest.raises(BrokenPipeError):
                 console.print("one")

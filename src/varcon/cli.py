@@ -37,7 +37,7 @@ from varcon.evaluations.transfer import given_targets
 from varcon.files import FORBIDDEN, FULL
 from varcon.limits import did_you_mean
 from varcon.recipe import DIGITS, Recipe
-from varcon.terminal import Bar, doubts, findings_table, hardest_table, plain_console, score_table, show
+from varcon.terminal import Bar, PlainConsole, doubts, findings_table, hardest_table, score_table, show
 
 PROCESS = os.environ.get("RANK", "0")  # of several under torchrun; the first one speaks
 SECONDS_TO_END = 3.0  # within which torchrun ends the others after one
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that it cannot write must not lose all the others
         sys.stdout.reconfigure(errors="backslashreplace")
-    console = plain_console(quiet=PROCESS != "0", ends_with_reader=arguments[:1] in (["predict"], ["search"]))
+    console = PlainConsole(quiet=PROCESS != "0", ends_with_reader=arguments[:1] in (["predict"], ["search"]))
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         console.print(OVERVIEW, end="")
         return 0

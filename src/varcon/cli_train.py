@@ -14,11 +14,11 @@ import tyro
 from rich.console import Console
 
 from varcon import run, run_folder
-from varcon.arguments import Train, from_home, parse
+from varcon.arguments import Train, parse
 from varcon.core import InputError
 from varcon.data import DataSettings
 from varcon.engine.interrupt import Interrupted
-from varcon.files import write_text
+from varcon.files import from_home, write_text
 from varcon.limits import did_you_mean
 from varcon.recipe import Recipe, differences, load_recipe, recipe_to_dict
 from varcon.suggest import Suggestion, chosen_warmup, is_edited, suggest, unsealed

@@ -29,6 +29,7 @@ Classes = Literal["present", "all"]
 TEMPERATURE = 0.1  # tau1, the paper's
 EPSILON = 0.02  # half the range of tau2, where it begins
 EPSILON_RANGE = (0.0, 0.08)  # in which a learned epsilon stays
+REFERENCE_MOMENTUM = 0.9  # how much of a running mean a step keeps
 SHORTEST = 1e-12  # below which torch.nn.functional.normalize divides by this instead
 
 
@@ -74,7 +75,7 @@ class VarConLoss(nn.Module):
         references: References = "batch",
         classes: Classes = "present",
         normalize: bool = True,
-        reference_momentum: float = 0.9,
+        reference_momentum: float = REFERENCE_MOMENTUM,
         dimensions: int | None = None,
     ) -> None:
         super().__init__()
@@ -155,6 +156,11 @@ class VarConLoss(nn.Module):
             raise InputError(
                 f"the embeddings are on {embeddings.device} and the labels on {labels.device}; move them "
                 "there: labels.to(embeddings.device)"
+            )
+        if temperature is not None and temperature.device != embeddings.device:
+            raise InputError(
+                f"the embeddings are on {embeddings.device} and the temperature on {temperature.device}; "
+                "move it there: temperature.to(embeddings.device)"
             )
         labels = labels.long().contiguous()  # in fewer bits the number of classes may have no room
         looked_at = embeddings.device.type == "cpu" and not torch.compiler.is_compiling()

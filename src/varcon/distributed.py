@@ -92,9 +92,8 @@ def union_over_processes(values: Tensor) -> Tensor:
     values = values.unique()
     if not active():
         return values
-    parts: list[list[int]] = [[] for _ in range(world_size())]
-    dist.all_gather_object(parts, values.tolist())
-    return torch.tensor(sorted({value for part in parts for value in part}), device=values.device)
+    found = {value for part in gather(values.tolist()) for value in part}
+    return torch.tensor(sorted(found), device=values.device)
 
 
 def gather(value: Any) -> list[Any]:

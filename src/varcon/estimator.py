@@ -115,7 +115,7 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
 
     def fit(self, X: Any, y: Any) -> Self:
         with self._unchanged_unless_done():
-            self._learn(X, y)
+            self._fit(X, y)
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -142,6 +142,9 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
+
+    def _fit(self, X: Any, y: Any) -> None:
+        self._learn(X, y)
 
     def _learn(self, X: Any, y: Any) -> tuple[Method, Data, AugmentSettings]:
         samples, targets = self._first_samples(X, y)
@@ -216,9 +219,9 @@ class VarConEmbedding(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEst
     def _bar(self) -> Any:
         if not self.verbose:
             return nullcontext()
-        from varcon.terminal import Bar, plain_console
+        from varcon.terminal import Bar, PlainConsole
 
-        return Bar(plain_console(stderr=True), type(self).__name__)
+        return Bar(PlainConsole(stderr=True), type(self).__name__)
 
     def _first_samples(self, X: Any, y: Any) -> tuple[Tensor, np.ndarray]:
         """X as the engine takes it and y as it is; learns what is subtracted from X and divides it."""
@@ -307,11 +310,6 @@ class VarConClassifier(ClassifierMixin, VarConEmbedding):
 
     `fit` learns also `head_`, a torch module, `centroids_`, `temperature_` and `bias_`.
     """
-
-    def fit(self, X: Any, y: Any) -> Self:
-        with self._unchanged_unless_done():
-            self._fit(X, y)
-        return self
 
     def _fit(self, X: Any, y: Any) -> None:
         method, data, augment = self._learn(X, y)

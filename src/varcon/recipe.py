@@ -180,8 +180,9 @@ def _toml_section(section: str, values: dict[str, Any], defaults: dict[str, Any]
     plain = {name: value for name, value in values.items() if not isinstance(value, dict)}
     chosen = [name for name, value in plain.items() if value != defaults[name] or (section, name) == NAMED]
     lines = [f"\n[{section}]", *(f"{name} = {_toml(plain[name])}" for name in chosen)] if chosen else []
-    for name in values.keys() - plain.keys():
-        lines += _toml_section(f"{section}.{name}", values[name], defaults[name])
+    for name, value in values.items():
+        if isinstance(value, dict):
+            lines += _toml_section(f"{section}.{name}", value, defaults[name])
     return lines
 
 

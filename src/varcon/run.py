@@ -151,10 +151,9 @@ def evaluate(
     """Judges a finished run and writes what it finds into the run's folder.
 
     `data_path` says where the data lie now, if not where the recipe has them, and `data_store` the same of
-    decoded images; `found` is called with
-    each evaluation's name and findings as they come. `only` names the evaluations ("standard" and "all" are
-    several), `further` sets those that a recipe does not. The features are encoded once and kept in the
-    folder.
+    decoded images; `found` is called with each evaluation's name and findings as they come. `only` names the
+    evaluations ("standard" and "all" are several), `further` sets those that a recipe does not. The features
+    are encoded once and kept in the folder.
     """
     folder = from_home(folder)
     recipe = stored_recipe(folder)

@@ -36,7 +36,7 @@ class PlainConsole(Console):
     work goes on, to be saved; unless it `ends_with_reader`, since the text is all that the work is for.
     """
 
-    def __init__(self, stderr: bool, quiet: bool, ends_with_reader: bool) -> None:
+    def __init__(self, stderr: bool = False, quiet: bool = False, ends_with_reader: bool = False) -> None:
         super().__init__(stderr=stderr, quiet=quiet, highlight=False, markup=False, emoji=False)
         self._ends_with_reader = ends_with_reader
 
@@ -54,10 +54,6 @@ class PlainConsole(Console):
         to_nowhere(self.file)
         if self._ends_with_reader:
             raise BrokenPipeError
-
-
-def plain_console(stderr: bool = False, quiet: bool = False, ends_with_reader: bool = False) -> PlainConsole:
-    return PlainConsole(stderr, quiet, ends_with_reader)
 
 
 def to_nowhere(stream: IO[str]) -> None:

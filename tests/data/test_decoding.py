@@ -1,30 +1,14 @@
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from pictures import noise, save, smooth
 from PIL import Image
 
 from varcon.core import InputError
 from varcon.data.decoding import decode, in_order, square, with_image
-
-
-def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def smooth(height: int, width: int) -> Image.Image:
-    """Something that survives JPEG."""
-    small = Image.fromarray(noise(4, 4))
-    return small.resize((width, height), Image.Resampling.BICUBIC)
-
-
-def save(file: Path, image: Any, **options: Any) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, **options)
-    return file
 
 
 def pixels(file: Path, size: int) -> np.ndarray:
@@ -107,7 +91,7 @@ def test_grey_palette_alpha_and_deep_images(tmp_path: Path) -> None:
 def test_parallel_equals_serial(tmp_path: Path) -> None:
     files = [save(tmp_path / f"{i:03}.jpg", noise(20 + i % 7, 20 + i % 5, i)) for i in range(100)]
     serial = np.stack([with_image(file, lambda image: square(image, 16)) for file in files])
-    parallel = decode(files, 16, workers=8)
+    parallel = decode(files, 16)
     assert np.array_equal(serial.transpose(0, 3, 1, 2), parallel.numpy())
 
 
@@ -129,7 +113,7 @@ def test_first_error_in_order_escapes_and_stops_the_rest() -> None:
         return i
 
     with pytest.raises(InputError, match=r"^item 40$"):
-        in_order(work, 100_000, "testing", workers=4)
+        in_order(work, 100_000, "testing")
     assert failed.is_set()
     assert len(begun) < 50_000
     assert threading.active_count() == threads
@@ -146,5 +130,5 @@ def test_interrupt_in_progress_stops_the_work() -> None:
         time.sleep(0.0005)
 
     with pytest.raises(KeyboardInterrupt):
-        in_order(work, 100_000, "testing", interrupt, workers=2)
+        in_order(work, 100_000, "testing", interrupt)
     assert len(begun) < 50_000

@@ -2,12 +2,12 @@ import io
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import sklearn.datasets
 import torch
+from pictures import noise, save
 from PIL import Image
 
 from varcon.core import InputError
@@ -15,22 +15,6 @@ from varcon.data import assemble, folder
 from varcon.data.folder import decode, load_folder, usual_size
 from varcon.data.subset import hold_out
 from varcon.deploy.images import find_images
-
-
-def noise(height: int, width: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
-
-
-def smooth(height: int, width: int) -> Image.Image:
-    """Something that survives JPEG."""
-    small = Image.fromarray(noise(4, 4))
-    return small.resize((width, height), Image.Resampling.BICUBIC)
-
-
-def save(file: Path, image: Any, **options: Any) -> Path:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(file, **options)
-    return file
 
 
 @pytest.fixture

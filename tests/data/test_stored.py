@@ -5,6 +5,8 @@ import multiprocessing
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from PIL import Image
 
 from varcon.core import InputError
-from varcon.data import DataSettings, load, stored
+from varcon.data import DataSettings, decoding, load, stored
 from varcon.data.folder import load_folder
 from varcon.data.rows import NOT_YET
 from varcon.data.stored import StoredImages
@@ -206,9 +208,10 @@ def stopping(monkeypatch, store, at, stop):
                 stop()
             put(i, pixels)
 
-        write(files, size, at_most, progress, 1)
+        write(files, size, at_most, progress)
 
     monkeypatch.setattr(stored, "write_squares", stopped)
+    monkeypatch.setattr(decoding, "ThreadPoolExecutor", partial(ThreadPoolExecutor, 1))
 
 
 def interrupt():

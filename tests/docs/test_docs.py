@@ -334,10 +334,13 @@ def test_the_array_in_the_docs_is_read(tmp_path, monkeypatch):
 def test_what_is_shown_from_python_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("quick.toml").write_text("[train]\nepochs = 1\n")
-    the_whole_way, without_a_file, in_use = blocks("docs/python.md")
-    exec(the_whole_way.replace("recipes/digits/varcon.toml", "quick.toml"), {})
-    assert (tmp_path / "runs/mine/report.html").exists()
+    the_whole_way, as_files, without_a_file, in_use = blocks("docs/python.md")
     names: dict[str, Any] = {}
+    exec(the_whole_way.replace("recipes/digits/varcon.toml", "quick.toml"), names)
+    assert (tmp_path / "runs/mine/report.html").exists()
+    exec(as_files, names)
+    assert len(list((tmp_path / "figures").glob("01-*.svg"))) == 1
+    names = {}
     exec(without_a_file, names)
     recipe = run_folder.stored_recipe(names["folder"])
     assert (recipe.train.epochs, recipe.train.seed, recipe.method.temperature) == (2, 1, 0.2)

@@ -10,7 +10,6 @@ from sklearn.metrics import brier_score_loss, log_loss
 from torch import nn
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.evaluations import frozen
 from varcon.evaluations.calibration import (
     Calibration,
@@ -25,11 +24,6 @@ from varcon.evaluations.discriminant import LinearDiscriminant, fit_discriminant
 from varcon.evaluations.frozen import raw_pixels
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 def slow_posterior(pixels, data, temperature):

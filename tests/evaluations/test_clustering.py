@@ -11,17 +11,11 @@ from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.evaluations import clustering
 from varcon.evaluations.clustering import Clustering, agreement, cut, present_class_means, ward
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 def unit_pixels(data):

@@ -9,7 +9,6 @@ from scipy.special import logsumexp
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from varcon.core import Data, Split
-from varcon.data import DataSettings, load
 from varcon.evaluations import discriminant, frozen
 from varcon.evaluations.centroid import NearestCentroid
 from varcon.evaluations.discriminant import (
@@ -23,11 +22,6 @@ from varcon.evaluations.discriminant import (
 from varcon.evaluations.frozen import raw_pixels
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.data.subset import few_per_class
 from varcon.evaluations.centroid import NearestCentroid
 from varcon.evaluations.fewshot import FewShot
@@ -14,11 +13,6 @@ from varcon.evaluations.logistic import LogisticProbe
 
 CPU = torch.device("cpu")
 QUICK = LogisticProbe(steps=5, least=1e-3, greatest=10)
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 def test_each_number_is_a_probe_of_a_drawn_part(digits):

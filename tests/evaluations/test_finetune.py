@@ -6,7 +6,6 @@ import torch
 from PIL import Image
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.encoders import EncoderSettings
 from varcon.evaluations.finetune import FineTune, classification_loss
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
@@ -14,11 +13,6 @@ from varcon.evaluations.logistic import LogisticProbe, losses_and_slopes
 from varcon.evaluations.transfer import parse_target
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 def untrained(data):

@@ -5,17 +5,11 @@ from sklearn.neighbors import KNeighborsClassifier, NearestNeighbors
 from torch import nn
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.evaluations import knn
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.knn import KNN, knn_votes, largest, nearest
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 @pytest.mark.parametrize("k", [1, 5, 20])

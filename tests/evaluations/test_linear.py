@@ -4,16 +4,10 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.linear import LinearProbe, TrainedLinear
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 def test_comes_near_logistic_regression_on_the_same_features(digits):

@@ -5,18 +5,12 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.evaluations import logistic
 from varcon.evaluations.frozen import raw_pixels
 from varcon.evaluations.logistic import LogisticProbe, LogisticProblem, coarse_to_fine
 from varcon.evaluations.metrics import mean_average_precision
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 @pytest.fixture(scope="module")

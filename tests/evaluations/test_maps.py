@@ -10,7 +10,7 @@ from torch import nn
 import varcon
 from varcon import InputError, Recipe
 from varcon.core import Data, Split
-from varcon.data import DataSettings, load
+from varcon.data import DataSettings
 from varcon.evaluations import FurtherSettings
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.map2d import Map2D, Projector
@@ -18,11 +18,6 @@ from varcon.evaluations.maps import Maps, SnapshotMaps, neighbours_accuracy, tur
 from varcon.recipe import TrainSettings
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 class Noisy(nn.Module):

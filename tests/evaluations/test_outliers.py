@@ -11,18 +11,12 @@ from sklearn.neighbors import NearestNeighbors
 from torch import nn
 
 from varcon.core import InputError, Split
-from varcon.data import DataSettings, load
 from varcon.evaluations import frozen
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.outliers import Outliers, Typical, separation, shuffled_patches, stand_in
 
 CPU = torch.device("cpu")
 SCORES = ("likelihood", "softmax", "neighbour", "mahalanobis")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 def test_scores_equal_independent_ones(digits, monkeypatch):

@@ -12,14 +12,9 @@ from varcon.evaluations.classifier import OwnClassifier
 from varcon.evaluations.frozen import raw_pixels
 from varcon.evaluations.knn import KNN, knn_votes
 from varcon.evaluations.linear import LinearProbe
-from varcon.evaluations.real import ReaL, RealAccuracy, real_accuracy
+from varcon.evaluations.real import ReaL, RealAccuracy
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 def reassessed(labels):
@@ -84,13 +79,6 @@ def test_a_linear_classifiers_predictions(digits, file):
     found = RealAccuracy(ReaL(str(file)), {"own": own})(frozen, digits)
     assert found.scores["own_top1"] == pytest.approx(expected)
     assert expected > 60
-
-
-def test_several_labels_and_none():
-    findings = real_accuracy(np.array([1, 2, 3, 0]), [[1], [0, 2], [], [3]])
-    assert findings.scores == {"top1": pytest.approx(200 / 3), "judged": 3, "left_out": 1}
-    assert findings.arrays["hits"].tolist() == [True, True, False, False]
-    assert findings.arrays["judged"].tolist() == [True, True, False, True]
 
 
 @pytest.mark.parametrize(

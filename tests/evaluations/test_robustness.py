@@ -7,18 +7,12 @@ from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.data.corruptions import NAMES, corrupt
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.robustness import ALEXNET, BaselineErrors, Robustness
 
 CPU = torch.device("cpu")
 QUICK = Robustness(("gaussian_noise", "contrast", "glass_blur"), classifier="centroid")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,12 @@ from sklearn.metrics import adjusted_rand_score, average_precision_score
 from torch import nn
 
 from varcon.core import Data, InputError, Split
-from varcon.data import DataSettings, load
 from varcon.data.similarity import SUPERCLASSES
 from varcon.evaluations.frozen import FrozenEncoder, raw_pixels
 from varcon.evaluations.similarity import ClassSimilarity, recovery, superclass_of_each
 
 CPU = torch.device("cpu")
 LINES = [line.split() for line in SUPERCLASSES.strip().split("\n")]
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 class Red(nn.Module):

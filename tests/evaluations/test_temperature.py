@@ -8,7 +8,6 @@ from torch import nn
 from varcon import run
 from varcon.core import Data, InputError, Split
 from varcon.criterion import VarConLoss
-from varcon.data import DataSettings, load
 from varcon.engine.loop import fit
 from varcon.evaluations import frozen
 from varcon.evaluations import temperature as module
@@ -17,11 +16,6 @@ from varcon.evaluations.temperature import AdaptiveTemperature, first_of_each
 from varcon.recipe import DIGITS
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
 
 
 @pytest.mark.parametrize("without_itself", [False, True])

@@ -17,11 +17,6 @@ QUICK = LogisticProbe(steps=3, least=1e-2, greatest=1)
 
 
 @pytest.fixture(scope="module")
-def digits():
-    return load(DataSettings())
-
-
-@pytest.fixture(scope="module")
 def uneven(tmp_path_factory, digits):
     """Digits of 16 pixels as a user's .npz file, with fewer and fewer of each class in the test part."""
     larger = load(DataSettings(image_size=16))

@@ -49,6 +49,14 @@ def test_latex_has_as_many_cells_as_columns_and_escapes():
     assert text.count("{") == text.count("}")
 
 
+def test_what_a_failure_says_cannot_break_latex():
+    grid = [["", "a"], ["[2] x", "1"]]
+    text = tables.latex("T", "x", grid, ["x failed: RuntimeError: CUDA error\n\nCompile with [it]"])
+    caption = next(line for line in text.splitlines() if "caption" in line)
+    assert "CUDA error Compile with {[}it]" in caption
+    assert "    {[}2] x & 1" in text
+
+
 def test_every_number_has_its_source(tmp_path):
     tables.write(
         tmp_path, "x", "Title", ENTRIES, NOBODY, "Table 1", "ImageNet", ["o", "p", "q", "n"], "<svg></svg>"

@@ -28,12 +28,10 @@ CHUNK = 16  # images per task: few enough to stop soon after an error
 DIM = 8192  # a 16-bit image below this, an eighth of its range, may be one of 12 bits
 
 
-def decode(
-    files: list[Path], size: int, progress: OnProgress | None = None, workers: int | None = None
-) -> Tensor:
+def decode(files: list[Path], size: int, progress: OnProgress | None = None) -> Tensor:
     """All of them in memory, uint8 [N, 3, size, size]."""
     images = torch.empty((len(files), 3, size, size), dtype=torch.uint8)
-    write_squares(files, size, images.numpy().__setitem__, progress, workers)
+    write_squares(files, size, images.numpy().__setitem__, progress)
     return images
 
 
@@ -42,7 +40,6 @@ def write_squares(
     size: int,
     write: Callable[[int, np.ndarray], None],
     progress: OnProgress | None = None,
-    workers: int | None = None,
 ) -> None:
     """write(0, the first image's square [3, size, size]), ... from several threads, in any order."""
     dim: list[int] = []
@@ -52,7 +49,7 @@ def write_squares(
             dim.append(i)
         return square(image, size).transpose(2, 0, 1)
 
-    with_images(files, square_of, "decoding images", progress, workers, write)
+    with_images(files, square_of, "decoding images", progress, write)
     warn_of_dim([str(files[i]) for i in sorted(dim)])
 
 
@@ -61,7 +58,6 @@ def with_images(
     work: Callable[[int, Image.Image], Result],
     what: str,
     progress: OnProgress | None = None,
-    workers: int | None = None,
     put: Callable[[int, Result], None] | None = None,
 ) -> list[Result]:
     """work(0, the first image), ...; all files that cannot be read are named, to be mended in one go. With
@@ -79,7 +75,7 @@ def with_images(
         put(i, result)
         return None
 
-    results = in_order(one, len(files), what, progress, workers)
+    results = in_order(one, len(files), what, progress)
     if not broken:
         return results  # type: ignore[return-value]  # None only where one is broken
     (_, first), *rest = sorted(broken, key=lambda entry: entry[0])
@@ -92,13 +88,12 @@ def in_order(
     count: int,
     what: str,
     progress: OnProgress | None = None,
-    workers: int | None = None,
 ) -> list[Result]:
     """work(0), work(1), ... on threads (Pillow decodes without the interpreter's lock).
 
     The error that escapes is the first in order, whichever thread fails first.
     """
-    pool, over = ThreadPoolExecutor(workers), Event()
+    pool, over = ThreadPoolExecutor(), Event()
 
     def chunk_from(start: int) -> list[Result]:
         return [work(i) for i in range(start, min(start + CHUNK, count)) if not over.is_set()]
@@ -149,10 +144,6 @@ def warn_of_dim(names: list[str]) -> None:
             f"{DIM}, so that few tones are left; scale them to 0..65535 if that is not their range",
             stacklevel=3,
         )
-
-
-def short_side(image: Image.Image) -> int:
-    return min(image.size)
 
 
 def square(image: Image.Image, size: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 
 from varcon.core import Data, InputError, OnProgress, Split
 from varcon.data.assemble import assemble, given_path, require_memory
-from varcon.data.decoding import decode, short_side, with_images
+from varcon.data.decoding import decode, with_images
 from varcon.data.listing import LAYOUT, Found, find_images, with_held_out
 from varcon.data.stored import stored_images
 
@@ -67,5 +67,5 @@ def usual_size(
     files: list[Path], progress: OnProgress | None = None, largest: int | None = LARGEST_DEFAULT
 ) -> int:
     """The median short side, so that few images lose much or are blown up much."""
-    sides = with_images(files, lambda _, image: short_side(image), "measuring images", progress)
+    sides = with_images(files, lambda _, image: min(image.size), "measuring images", progress)
     return min(statistics.median_low(sides), largest or max(sides))

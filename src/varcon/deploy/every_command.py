@@ -14,7 +14,7 @@ from rich.console import Console
 from varcon import arguments as of_all_verbs
 from varcon.core import InputError, OnProgress
 from varcon.deploy.keeping import NotKept
-from varcon.terminal import Bar, plain_console
+from varcon.terminal import Bar, PlainConsole
 
 Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
 DataPath = Annotated[Path | None, tyro.conf.arg(name="data.path")]
@@ -42,7 +42,7 @@ class Beside(NamedTuple):
 @contextmanager
 def beside(console: Console, title: str) -> Iterator[Beside]:
     """In a terminal, with the results; where those go elsewhere, on standard error."""
-    aside = console if console.is_terminal else plain_console(stderr=True, quiet=console.quiet)
+    aside = console if console.is_terminal else PlainConsole(stderr=True, quiet=console.quiet)
     with Bar(aside, title) as bar, warnings.catch_warnings():
         found, others = Beside(bar.progress, aside), warnings.showwarning
 

@@ -20,7 +20,7 @@ ENCODERS: dict[str, Callable[[Any], Encoder]] = {  # of a stem, or of the number
     "vit_tiny": vit.vit_tiny,
     "vit_small": vit.vit_small,
     "vit_base": vit.vit_base,
-    "mlp": mlp.mlp,
+    "mlp": mlp.MLP,
 }
 FOR_VECTORS = ("mlp",)
 

@@ -14,9 +14,9 @@ class MLP(Encoder):
     frequent class, where the loss has no gradient left.
     """
 
-    def __init__(self, inputs: int, width: int = WIDTH) -> None:
+    def __init__(self, inputs: int) -> None:
         super().__init__()
-        self.features = width
+        self.features = width = WIDTH
         self.layers = nn.Sequential(
             *(nn.Linear(inputs, width, bias=False), nn.BatchNorm1d(width), nn.ReLU()),
             *(nn.Linear(width, width, bias=False), nn.BatchNorm1d(width), nn.ReLU()),
@@ -27,7 +27,3 @@ class MLP(Encoder):
 
     def forward(self, vectors: Tensor) -> Tensor:
         return self.layers(vectors.to(self.layers[0].weight.dtype))  # type: ignore[arg-type]
-
-
-def mlp(inputs: int) -> MLP:
-    return MLP(inputs)

@@ -33,8 +33,7 @@ class NearestCentroid:
 
 def class_centroids(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     """The mean direction [classes, F] of each class, of length 1; zero for a class without images."""
-    sums = features.new_zeros(num_classes, features.shape[1])
-    return F.normalize(sums.index_add_(0, labels, F.normalize(features, dim=1)), dim=1)
+    return F.normalize(class_sums(F.normalize(features, dim=1), labels, num_classes)[0], dim=1)
 
 
 class Centroids(NamedTuple):

@@ -61,22 +61,11 @@ class RealAccuracy:
         scores = {"judged": float(judged.sum()), "left_out": float((~judged).sum())}
         arrays = {"judged": judged}
         for name, classifier in self.classifiers.items():
-            found = real_accuracy(classifier(encoder, data).arrays["predictions"], acceptable)
-            scores[f"{name}_top1"] = found.scores["top1"]
-            arrays |= {f"{name}_{what}": found.arrays[what] for what in ("predictions", "hits")}
+            guesses = classifier(encoder, data).arrays["predictions"]
+            hits = np.array([guess in right for guess, right in zip(guesses, acceptable, strict=True)])
+            scores[f"{name}_top1"] = 100 * float(hits[judged].mean())  # of images that have a label
+            arrays |= {f"{name}_predictions": guesses, f"{name}_hits": hits}
         return Findings(scores, arrays)
-
-
-def real_accuracy(predictions: np.ndarray, acceptable: list[list[int]]) -> Findings:
-    """Of predicted classes [N]; images without an acceptable label are left out."""
-    hits = np.array([guess in right for guess, right in zip(predictions.tolist(), acceptable, strict=True)])
-    judged = np.array([len(right) > 0 for right in acceptable])
-    scores = {
-        "top1": 100 * float(hits[judged].mean()),
-        "judged": float(judged.sum()),
-        "left_out": float((~judged).sum()),
-    }
-    return Findings(scores, {"predictions": predictions, "hits": hits, "judged": judged})
 
 
 def read_labels(path: Path, num_classes: int) -> list[list[int]]:

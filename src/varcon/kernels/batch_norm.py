@@ -240,7 +240,7 @@ def _parameter_gradients_kernel(
 
 
 @triton.jit
-def _by_input(x, gradient, totals, which, mean, rstd, weight, rows, channels, row, channel):
+def _by_input(x, gradient, totals, which, mean, rstd, weight, rows, channels, channel):
     """The gradient of a normalised input, from that of the result."""
     exists = channel < channels
     centre = tl.load(mean + channel, mask=exists, other=0)
@@ -269,14 +269,14 @@ def _gradient_kernel(
     if not ADD:  # with a sum, the gradient comes from `_gradient_sums_kernel`, past the ReLU
         scale, shift = _scale_and_shift(mean, rstd, weight, bias, channel, channel < channels)
         gradient = tl.where(value * scale[None, :] + shift[None, :] > 0, gradient, 0)
-    result = _by_input(value, gradient, totals, 1, mean, rstd, weight, rows, channels, row, channel)
+    result = _by_input(value, gradient, totals, 1, mean, rstd, weight, rows, channels, channel)
     places, inside = tile_at(by_x, rows, channels, row, channel)
     tl.store(places, result, mask=inside)
     if NORM_SKIP:
         places, inside = tile_at(skip, rows, channels, row, channel)
         value = tl.load(places, mask=inside, other=0).to(tl.float32)
         result = _by_input(
-            value, gradient, totals, 2, skip_mean, skip_rstd, skip_weight, rows, channels, row, channel
+            value, gradient, totals, 2, skip_mean, skip_rstd, skip_weight, rows, channels, channel
         )
         places, inside = tile_at(by_skip, rows, channels, row, channel)
         tl.store(places, result, mask=inside)

@@ -32,6 +32,7 @@ from torch.autograd.function import once_differentiable
 
 from varcon.kernels import on_device_of
 from varcon.kernels.batch_norm import (
+    PROGRAMS,
     Shape,
     follow,
     keep_alive,
@@ -54,7 +55,6 @@ class Tiling(NamedTuple):
     stages: int
 
 
-PROGRAMS = 528  # that share a sum over the rows; an H200 has 132 multiprocessors
 FEW = 16  # channels of one program where matrices of weights are worked on
 PRODUCTS = Tiling(64, 128, 128, 4, 2)  # the fastest of some dozens tried, as are the next two
 FORWARD = Tiling(64, 64, 64, 4, 1)

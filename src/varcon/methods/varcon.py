@@ -14,6 +14,7 @@ from varcon.core import Batch, Encoder, InputError, Method, Progress, StepOutput
 from varcon.criterion import (
     EPSILON,
     EPSILON_RANGE,
+    REFERENCE_MOMENTUM,
     TEMPERATURE,
     Classes,
     References,
@@ -34,9 +35,9 @@ class VarConSettings:
     epsilon: float = EPSILON  # half the range of the adaptive temperature tau2, Eq. 13
     learn_epsilon: bool = True  # otherwise it stays as it is
     epsilon_range: tuple[float, float] = EPSILON_RANGE  # in which a learned epsilon stays
-    epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
+    epsilon_rate: float = 1e-5  # epsilon's learning rate over the weights' own
     references: References = "batch"  # what stands for a class
-    reference_momentum: float = 0.9  # of references = "ema"
+    reference_momentum: float = REFERENCE_MOMENTUM  # of references = "ema"
     classes: Classes = "present"  # which classes p and q run over
     dimensions: int = 128  # of the projection
     head: Head = "plain"

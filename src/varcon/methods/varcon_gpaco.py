@@ -9,6 +9,7 @@ from varcon.core import Batch, Encoder, InputError, StepOutput
 from varcon.criterion import EPSILON, EPSILON_RANGE, TEMPERATURE, VarConLoss
 from varcon.limits import above_zero, not_negative
 from varcon.methods.gpaco import GPaCo, GPaCoSettings
+from varcon.methods.varcon import VarConSettings
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class VarConGPaCoSettings(GPaCoSettings):
     weight: float = 1.0  # of the VarCon loss, lambda
     varcon_temperature: float = TEMPERATURE  # tau1
     epsilon: float = EPSILON  # half the range of the adaptive temperature tau2, where it begins
-    epsilon_rate: float = 1e-5  # epsilon's learning rate as a fraction of the weights' own
+    epsilon_rate: float = VarConSettings.epsilon_rate  # epsilon's learning rate over the weights' own
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -34,7 +34,7 @@ def epoch_means(rows: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, dict[str
 
 def convergence(epochs: np.ndarray, loss: np.ndarray) -> dict[str, float]:
     """The first epoch with 90, 95 and 99 % of the whole decrease, and the area under the loss, scaled so that
-    it falls from 1 to 0 in a time of 1: a straight fall has 0.5, one at once 0. None where nothing fell."""
+    it falls from 1 to 0 in a time of 1: a straight fall has 0.5, one at once 0. Empty where nothing fell."""
     from scipy.integrate import trapezoid
 
     decrease = loss[0] - loss[-1]

@@ -69,7 +69,7 @@ def plan(name: str, setup: Setup, data: Data, seeds: list[int], progress: OnProg
     check_needs(name, artifact, setup)
     entries = artifact.content(setup)
     evaluations: dict[Runs, dict[str, None]] = {}  # ordered sets
-    for reading in (reading for entry in entries for reading in (entry.ours, entry.less) if reading):
+    for reading in readings_of(entries):
         found = evaluations.setdefault(reading.runs, dict.fromkeys(artifact.also))
         if reading.finding not in FROM_JOURNALS:
             found[reading.finding] = None
@@ -172,7 +172,7 @@ def notes_of(made: Plan, failures: list[Result], device: str) -> list[str]:
     compared = any(entry.paper for entry in made.entries)
     other = [differ] if compared and (setup.as_imagenet or not alike) else []
     said = [ours, paper, *other, *trained_otherwise(made), *artifact.notes]
-    if any((one.finding, one.score) == ("linear", "last") for one in readings_of(made)):
+    if any((one.finding, one.score) == ("linear", "last") for one in readings_of(made.entries)):
         said.append("Ours are the linear probe's at its last epoch, where nothing else is said.")
     if seeds > 1 and isinstance(artifact.figure, Drawn | Losses | Maps | Tau2):
         said.append("The figure is of the first seed's runs.")
@@ -202,7 +202,7 @@ def trained_otherwise(made: Plan) -> list[str]:
     setup = made.setup
     usual = recipe_to_dict(setup.base)
     methods: dict[str, list[str]] = {}
-    for name in dict.fromkeys(reading.runs.method for reading in readings_of(made)):
+    for name in dict.fromkeys(reading.runs.method for reading in readings_of(made.entries)):
         own = differences(usual, recipe_to_dict(setup.recipe(Runs(name))))
         words = [
             f"{place} {plain(value)}"
@@ -214,8 +214,8 @@ def trained_otherwise(made: Plan) -> list[str]:
     return [f"Trained by settings of their own: {', '.join(of)} ({words})." for words, of in methods.items()]
 
 
-def readings_of(made: Plan) -> Iterator[Reading]:
-    return (reading for entry in made.entries for reading in (entry.ours, entry.less) if reading)
+def readings_of(entries: list[Entry]) -> Iterator[Reading]:
+    return (reading for entry in entries for reading in (entry.ours, entry.less) if reading)
 
 
 def epochs_of(made: Plan) -> str:
@@ -223,7 +223,7 @@ def epochs_of(made: Plan) -> str:
     usual = made.setup.base.train.epochs
     epochs = {
         one.runs.method: made.setup.recipe(one.runs).train.epochs if one.runs.epochs else usual
-        for one in readings_of(made)
+        for one in readings_of(made.entries)
     }
     if len(set(epochs.values())) > 1:
         return ", ".join(f"{method} {count} epochs" for method, count in epochs.items())

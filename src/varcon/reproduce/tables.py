@@ -7,20 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from varcon.files import write_json, write_text
+from varcon.reports.tables import escaped
 from varcon.reproduce.entries import Entry
 from varcon.reproduce.gather import Cell, Gathered
 
 Grid = list[list[str]]  # a head and rows
 NOTES_ABOVE = 3
 PAPER_S = ", paper"  # ends the name of a row that is all the paper's
-
-ESCAPES = {
-    "\\": r"\textbackslash{}",
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-}
 
 
 def grid(entries: list[Entry], gathered: Gathered) -> Grid:
@@ -100,10 +93,6 @@ def latex(title: str, label: str, table: Grid, notes: list[str]) -> str:
             "",
         ]
     )
-
-
-def escaped(text: str) -> str:
-    return "".join(ESCAPES.get(sign, sign) for sign in text)
 
 
 def records(entries: list[Entry], gathered: Gathered, beside: Path, place: str, setting: str) -> list[Any]:

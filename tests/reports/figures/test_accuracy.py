@@ -22,7 +22,8 @@ def test_all_classifiers_are_in_one_table(tmp_path: Path) -> None:
     add_finding(folder, "knn", {"k": 5.0, "top1": 91.0, "top5": 99.0})
     add_finding(folder, "logistic", {"top1": 92.0, "mean_per_class": 92.5})
     add_finding(folder, "linear-augmented", {"last": 90.0, "best": 90.5}, accuracy=np.array([80.0, 90.0]))
-    add_finding(folder, "real", {"knn_top1": 95.0, "judged": 1000.0, "left_out": 20.0})
+    reassessed = {"knn_top1": 95.0, "linear-augmented_top1": 94.0, "judged": 1000.0, "left_out": 20.0}
+    add_finding(folder, "real", reassessed)
     (table,) = classifiers.scores(read(folder))
     assert rows(table) == [
         ["kNN, K = 5", "91.00", "99.00", "—"],
@@ -30,6 +31,7 @@ def test_all_classifiers_are_in_one_table(tmp_path: Path) -> None:
         ["linear probe on augmented images, best epoch", "90.50", "—", "—"],
         ["logistic regression", "92.00", "—", "92.50"],
         ["kNN by reassessed labels (ReaL)", "95.00", "—", "—"],
+        ["linear probe on augmented images by reassessed labels (ReaL)", "94.00", "—", "—"],
     ]
     assert "so it flatters: quote the last. ReaL judges 1,000 images; 20 have no label" in table.caption
     assert "discriminants" not in table.caption

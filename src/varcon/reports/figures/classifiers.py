@@ -25,6 +25,7 @@ JUDGES = (
     ("its own classifier", "classifier", "top1", "top5", ""),
     ("kNN by reassessed labels (ReaL)", "real", "knn_top1", "", ""),
     ("linear probe by reassessed labels (ReaL)", "real", "linear_top1", "", ""),
+    ("linear probe on augmented images by reassessed labels (ReaL)", "real", "linear-augmented_top1", "", ""),
     ("its own classifier by reassessed labels (ReaL)", "real", "classifier_top1", "", ""),
     ("kNN of the raw input", "pixels", "top1", "top5", ""),
 )
