@@ -35,7 +35,7 @@ class VarConSettings:
     epsilon: float = EPSILON  # half the range of the adaptive temperature tau2, Eq. 13
     learn_epsilon: bool = True  # otherwise it stays as it is
     epsilon_range: tuple[float, float] = EPSILON_RANGE  # in which a learned epsilon stays
-    epsilon_rate: float = 1e-5  # epsilon's learning rate over the weights' own
+    epsilon_rate: float = 1e-5  # share of the weights' learning rate that epsilon has
     references: References = "batch"  # what stands for a class
     reference_momentum: float = REFERENCE_MOMENTUM  # of references = "ema"
     classes: Classes = "present"  # which classes p and q run over

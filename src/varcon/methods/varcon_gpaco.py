@@ -17,7 +17,7 @@ class VarConGPaCoSettings(GPaCoSettings):
     weight: float = 1.0  # of the VarCon loss, lambda
     varcon_temperature: float = TEMPERATURE  # tau1
     epsilon: float = EPSILON  # half the range of the adaptive temperature tau2, where it begins
-    epsilon_rate: float = VarConSettings.epsilon_rate  # epsilon's learning rate over the weights' own
+    epsilon_rate: float = VarConSettings.epsilon_rate  # share of the weights' learning rate that epsilon has
 
     def __post_init__(self) -> None:
         super().__post_init__()
